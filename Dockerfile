@@ -3,7 +3,7 @@ FROM scratch
 ARG BINARY=build/ramjet
 COPY ${BINARY} /ramjet
 USER 65532:65532
-# 8080 HTTP, 8443 TLS, 10254 health, metrics and the admin API
-EXPOSE 8080 8443 10254
+# 8080 HTTP; 10254 health, metrics and the admin API
+EXPOSE 8080 10254
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/ramjet"]

@@ -39,7 +39,7 @@ export PATH := $(CURDIR)/build/tools:$(CURDIR)/build/go/bin:$(PATH)
 
 # ---- Debian packages ---------------------------------------------------------------------------------------------------------------
 DEPS_BUILD = binutils curl gcc libbearssl-dev libc6-dev libinih-dev make musl-tools
-DEPS_TEST  = buildah ca-certificates clang git iproute2 libclang-rt-14-dev openssl python3 python3-venv python3-yaml \
+DEPS_TEST  = buildah ca-certificates clang git iproute2 libclang-rt-14-dev openssl python3 python3-pytest python3-venv python3-yaml \
              $(shell cat tests/*/deps 2>/dev/null)
 DEPS       = $(sort $(DEPS_BUILD) $(DEPS_TEST))
 

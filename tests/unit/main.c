@@ -5,6 +5,9 @@
 #ifndef RJ_DEBUG
 #define RJ_DEBUG 1
 #endif
+#ifndef RJ_FAULTS
+#define RJ_FAULTS 1
+#endif
 #include "../../ramjet.c"
 
 #include "unit.h"

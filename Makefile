@@ -32,10 +32,6 @@ ASAN     = -fsanitize=address,undefined -fno-sanitize-recover=all
 RELEASE  = $(STD) $(WARN) -O2 -fno-plt -fno-strict-aliasing -fstack-protector-strong -ffunction-sections -fdata-sections \
            -fno-asynchronous-unwind-tables -ffile-prefix-map=$(CURDIR)=. -U_FORTIFY_SOURCE -DRJ_FORTIFY_SHIM=1 \
            -static -idirafter /usr/include -Wl,--build-id=none -Wl,--gc-sections -Wl,-z,relro,-z,now -Wl,-z,noexecstack
-ifeq ($(ARCH),aarch64)
-# The helpers for atomics in Debian's libgcc want a function of glibc.
-RELEASE += -mno-outline-atomics
-endif
 LIBS     = $(BEARSSL) $(INIH) -lpthread
 export SOURCE_DATE_EPOCH = 1
 export LC_ALL = C.UTF-8

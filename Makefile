@@ -95,7 +95,7 @@ build/ramjet-tsan: $(SOURCES) Makefile | build $(BEARSSL) $(INIH)
 	clang $(TEST) -fsanitize=thread -o $@ ramjet.c $(LIBS)
 
 build/ramjet-cov: $(SOURCES) Makefile | build $(BEARSSL) $(INIH)
-	$(CC) $(TEST) --coverage -fprofile-update=atomic -fprofile-abs-path -o $@ ramjet.c $(LIBS)
+	$(CC) $(TEST) -O0 -fkeep-static-functions --coverage -fprofile-update=atomic -fprofile-abs-path -o $@ ramjet.c $(LIBS)
 
 UNIT = $(sort $(wildcard tests/unit/test_*.c))
 build/unit_tests.h: $(UNIT) Makefile | build
@@ -109,7 +109,7 @@ build/unit-asan: $(UNIT_NEEDS) | $(BEARSSL) $(INIH)
 	$(CC) $(TEST) $(ASAN) -Ibuild -o $@ tests/unit/main.c $(LIBS)
 
 build/unit-cov: $(UNIT_NEEDS) | $(BEARSSL) $(INIH)
-	$(CC) $(TEST) --coverage -fprofile-update=atomic -fprofile-abs-path -Ibuild -o $@ tests/unit/main.c $(LIBS)
+	$(CC) $(TEST) -O0 -fkeep-static-functions --coverage -fprofile-update=atomic -fprofile-abs-path -Ibuild -o $@ tests/unit/main.c $(LIBS)
 
 # ---- Running and testing -----------------------------------------------------------------------------------------------------------
 deps:                              ## install the Debian packages that a build or a test needs, and say which

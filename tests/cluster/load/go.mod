@@ -1,0 +1,3 @@
+module ramjet/tests/cluster/load
+
+go 1.21

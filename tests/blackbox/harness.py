@@ -240,13 +240,13 @@ def read_response(wire, method="GET", sink=None):
         m = read_head(wire, STATUS_LINE)
         m.minor, m.status, m.reason = int(m.match[1]), int(m.match[2]), m.match[3]
         m.framing = read_framing(m)
-        m.interim = interim
         if m.status < 200 or m.status == 204:
             if m.framing is not None:
                 raise Bad(f"framing fields in a {m.status}")
         if m.status < 200 and m.status != 101:
             interim.append(m)
             continue
+        m.interim = interim
         break
     if method == "HEAD" or m.status in (101, 204, 304):
         m.complete = True
@@ -741,25 +741,32 @@ class Ramjet:
         os.replace(self.path + ".new", self.path)
 
     def start(self, ready=True):
-        for attempt in range(3):
+        for _ in range(3):
             self.port, self.admin_port = free_port(), free_port()
-            if not os.path.islink(self.path):
-                with open(self.path, "w") as f:
-                    f.write(self.text())
-            self.out_path, self.err_path = os.path.join(self.dir, "out"), os.path.join(self.dir, "err")
-            env = dict(os.environ, ASAN_OPTIONS="abort_on_error=0:exitcode=99:detect_leaks=1",
-                       UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=0", **self.env)
-            with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
-                self.process = subprocess.Popen([BIN, "run", "--config", self.path, "--engine", self.engine, *self.args],
-                                                stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
-            if not ready:
-                return self
-            if self.wait_ready():
+            with open(self.path, "w") as f:
+                f.write(self.text())
+            self.spawn()
+            if not ready or self.wait_ready():
                 return self
             text = self.stderr()
             if "in use" not in text:
                 break
+            self.process.wait()
         raise AssertionError(f"ramjet did not start (status {self.process.poll()}):\n{text[-2000:]}")
+
+    def restart(self):
+        """Starts again on the same ports with the file as it is."""
+        os.makedirs(self.dir, exist_ok=True)
+        self.spawn()
+        assert self.wait_ready(), self.stderr()[-2000:]
+
+    def spawn(self):
+        self.out_path, self.err_path = os.path.join(self.dir, "out"), os.path.join(self.dir, "err")
+        env = dict(os.environ, ASAN_OPTIONS="abort_on_error=0:exitcode=99:detect_leaks=1",
+                   UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=0", **self.env)
+        with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
+            self.process = subprocess.Popen([BIN, "run", "--config", self.path, "--engine", self.engine, *self.args],
+                                            stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
 
     def wait_ready(self):
         end = time.monotonic() + DEADLINE

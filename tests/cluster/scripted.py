@@ -470,7 +470,7 @@ class Watch:
                     item = self.queue.get(timeout=min(0.02, max(0.001, end - time.monotonic())))
                 except queue.Empty:
                     continue
-                if self._deliver(item):
+                if not self.silent and self._deliver(item):
                     break
             self.conn.write(b"0\r\n\r\n")
         finally:

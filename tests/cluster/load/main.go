@@ -1,11 +1,15 @@
 // Command load is the fast half of the cluster tests: an upstream, a steady load
-// whose windows are named from stdin, and a sweep over many hosts.
+// whose windows are named from stdin, a sweep over many hosts, and a poller that
+// tells when an answer changed.
 //
 //	load upstream --listen ADDRESS:PORT[,...] [--size BYTES]
-//	load steady   --addr A:P --host H [--path /] [--conns N] [--rate R] [--idle N]
+//	load steady   --addr A:P --host H [--path /] [--conns N] [--rate R] [--idle N] [--format h%d.x --count N]
 //	load sweep    --addr A:P --format h%d.example.com --count N [--paths /a,/b] [--ready A:P]
+//	load poll     --addr A:P
 //
-// steady reads lines from stdin: "mark NAME" begins a window, "stop" (or the end
+// poll reads lines "HOST PATH STATUS UPSTREAM" (UPSTREAM "-" is any), says
+// "polling" after its first request, and prints one JSON object when the answer is
+// as wanted. steady reads lines from stdin: "mark NAME" begins a window, "stop" (or the end
 // of stdin) ends the run; it then prints one JSON object.
 package main
 
@@ -217,12 +221,22 @@ func steady(args []string) {
 	conns := fs.Int("conns", 8, "connections")
 	rate := fs.Float64("rate", 0, "requests per second of all connections; 0 is as fast as answers come")
 	idle := fs.Int("idle", 0, "connections that are used once at the start and once at the end")
+	format := fs.String("format", "h%d.example.com", "host of number N, with --count")
+	count := fs.Int("count", 0, "hosts to ask for in turn, instead of --host")
 	fs.Parse(args)
 
+	hosts := []string{*host}
+	if *count > 0 {
+		hosts = hosts[:0]
+		for i := 0; i < *count; i++ {
+			// A stride that has no common divisor with the usual counts: neighbours are far apart.
+			hosts = append(hosts, fmt.Sprintf(*format, i*7919%*count))
+		}
+	}
 	sleepers := make([]*client, *idle)
 	for i := range sleepers {
 		sleepers[i] = &client{addr: *addr}
-		if status, _, err := sleepers[i].do(*host, *path); err != nil || status != 200 {
+		if status, _, err := sleepers[i].do(hosts[0], *path); err != nil || status != 200 {
 			fail(fmt.Errorf("an idle connection could not be opened: %d %v", status, err))
 		}
 	}
@@ -242,7 +256,7 @@ func steady(args []string) {
 				interval = time.Duration(float64(*conns) / *rate * 1e9)
 			}
 			due := time.Now().Add(interval * time.Duration(i) / time.Duration(*conns))
-			for !stop.Load() {
+			for n := i * len(hosts) / *conns; !stop.Load(); n++ {
 				if interval > 0 {
 					time.Sleep(time.Until(due))
 					due = due.Add(interval)
@@ -252,7 +266,7 @@ func steady(args []string) {
 				}
 				w := current.Load()
 				t := time.Now()
-				status, _, err := c.do(*host, *path)
+				status, _, err := c.do(hosts[n%len(hosts)], *path)
 				w.add(status, time.Since(t), err)
 				if err != nil {
 					time.Sleep(time.Millisecond)
@@ -278,7 +292,7 @@ func steady(args []string) {
 	for _, c := range sleepers {
 		if c.conn == nil {
 			lost++
-		} else if status, _, _, err := c.exchange(*host, *path); err != nil || status != 200 {
+		} else if status, _, _, err := c.exchange(hosts[0], *path); err != nil || status != 200 {
 			lost++
 		}
 	}
@@ -334,6 +348,46 @@ func sweep(args []string) {
 	print(map[string]any{"ready_unix": float64(began.Add(readyAfter).UnixNano()) / 1e9, "window": w})
 }
 
+// -------------------------------------------------------------------- poll
+
+func poll(args []string) {
+	fs := flag.NewFlagSet("poll", flag.ExitOnError)
+	addr := fs.String("addr", "", "address of the proxy")
+	pause := fs.Duration("pause", 50*time.Microsecond, "between two requests")
+	limit := fs.Duration("limit", 30*time.Second, "longest wait for one answer")
+	fs.Parse(args)
+	c := &client{addr: *addr}
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		var host, path, wanted string
+		var code int
+		if _, err := fmt.Sscan(in.Text(), &host, &path, &code, &wanted); err != nil {
+			fail(err)
+		}
+		began, other := time.Now(), map[string]int{}
+		for n := 1; ; n++ {
+			status, from, err := c.do(host, path)
+			now := time.Now()
+			if err == nil && status == code && (wanted == "-" || wanted == from) || time.Since(began) > *limit {
+				if n == 1 {
+					fmt.Println("polling")
+				}
+				print(map[string]any{"unix_ns": now.UnixNano(), "polls": n, "other": other, "late": time.Since(began) > *limit})
+				break
+			}
+			if n == 1 {
+				fmt.Println("polling")
+			}
+			if err != nil {
+				other["error"]++
+			} else {
+				other[strconv.Itoa(status)]++
+			}
+			time.Sleep(*pause)
+		}
+	}
+}
+
 func print(v any) {
 	json.NewEncoder(os.Stdout).Encode(v)
 }
@@ -345,7 +399,7 @@ func fail(err error) {
 
 func main() {
 	if len(os.Args) < 2 {
-		fail(errors.New("usage: load upstream|steady|sweep [flags]"))
+		fail(errors.New("usage: load upstream|steady|sweep|poll [flags]"))
 	}
 	switch os.Args[1] {
 	case "upstream":
@@ -354,6 +408,8 @@ func main() {
 		steady(os.Args[2:])
 	case "sweep":
 		sweep(os.Args[2:])
+	case "poll":
+		poll(os.Args[2:])
 	default:
 		fail(fmt.Errorf("unknown command %q", os.Args[1]))
 	}

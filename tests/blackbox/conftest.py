@@ -10,13 +10,13 @@ import harness  # noqa: E402
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
-    parser.addoption("--quick", action="store_true", help="leave out the tests marked waits")
+    parser.addoption("--quick", action="store_true", help="leave out the tests marked long")
     parser.addoption("--engine", action="append", choices=harness.ENGINES, help="only this engine (may be repeated)")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes long; left out of the quick tier")
-    config.addinivalue_line("markers", "waits: waits for timers of seconds; left out of --quick")
+    config.addinivalue_line("markers", "long: takes seconds; left out of --quick")
     config.edges = harness.Pool()
 
 
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(config, items):
     chosen = config.getoption("--engine") or harness.ENGINES
     keep, drop = [], []
     for item in items:
-        slow = (item.get_closest_marker("slow") and not config.getoption("--slow")) or (item.get_closest_marker("waits") and config.getoption("--quick"))
+        slow = (item.get_closest_marker("slow") and not config.getoption("--slow")) or (item.get_closest_marker("long") and config.getoption("--quick"))
         other = "engine" not in item.fixturenames and harness.ENGINES[0] not in chosen
         (drop if slow or other else keep).append(item)
     config.hook.pytest_deselected(items=drop)

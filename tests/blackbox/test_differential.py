@@ -24,6 +24,8 @@ backend = s
 
 GENERATED = 400
 
+pytestmark = pytest.mark.long
+
 
 class Memory:
     """A socket that has all its octets already."""

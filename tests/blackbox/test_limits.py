@@ -268,3 +268,36 @@ def test_two_requests_wait_for_nobody(edge):
         assert e.get().status == 200
     held.set()
     assert c.response().status == 200
+
+
+def test_memory_of_all_buffers(edge):
+    """Above memory-limit a request gets 503 instead of memory; when buffers come back, all is well."""
+    e = edge("[ramjet]\nmemory-limit = 1m\n" + ONE)
+
+    def endless(conn, _req):
+        conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n")
+        try:
+            while True:
+                conn.send(bytes(65536))
+        except OSError:
+            conn.over = True
+    before = e.ramjet.rss()
+    e.U.play(endless)
+    clients = []
+
+    def full():
+        clients.append(e.client(rcvbuf=4096).send(b"GET /endless HTTP/1.1\r\nHost: a.test\r\n\r\n"))
+        until(clients[-1].readable, 5, "an answer or a refusal")
+        return clients[-1].wire.fill() and clients[-1].wire.raw.startswith(b"HTTP/1.1 503 ")
+    for _ in range(400):
+        if full():
+            break
+    else:
+        raise AssertionError("400 slow readers and no refusal")
+    assert e.ramjet.rss() - before < mib(8)
+    for c in clients:
+        c.close()
+    until(lambda: not e.U.live(), 10, "the exchanges to end")
+    e.U.reset()
+    e.U.play(OK)
+    until(lambda: e.get().status == 200, 5, "memory to come back")

@@ -248,6 +248,7 @@ def reload_under_load(e, reloads):
     assert all(c.get().status == 200 for c in idle)
 
 
+@pytest.mark.long
 def test_reloads_under_load(fresh):
     reload_under_load(fresh(ROUTE, workers=2), 30)
 
@@ -649,6 +650,16 @@ def test_unix_listener(fresh, tmp_path):
         s.sendall(b"GET / HTTP/1.0\r\nHost: a.test\r\n\r\n")
         assert s.recv(4096).startswith(b"HTTP/1.1 200 ")
     assert e.get().status == 200
+
+
+def test_ipv6_listener(fresh):
+    port = free_port()
+    e = fresh(f"[ramjet]\nhttp = [::1]:{port}\n" + ONE)
+    e.U.play(OK)
+    with socket.create_connection(("::1", port), 5) as s:
+        s.sendall(b"GET / HTTP/1.0\r\nHost: a.test\r\n\r\n")
+        assert s.recv(4096).startswith(b"HTTP/1.1 200 ")
+    assert e.U.request.get(b"X-Forwarded-For") == b"::1"
 
 
 def test_demo_serves_what_it_prints():

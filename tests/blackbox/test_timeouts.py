@@ -6,7 +6,7 @@ import pytest
 
 from harness import BODY, DEAF, EARLY, GET, HOLD, OK, ONE, SLACK, Eof, rx_queue, until
 
-pytestmark = pytest.mark.waits
+pytestmark = pytest.mark.long
 
 
 class Clock:

@@ -461,3 +461,79 @@ proxy-connect-timeout = 1s
         assert e.get().status == 200
         assert time.monotonic() - start < 1
     assert c.response().status in (502, 503, 504)
+
+
+def test_one_endpoint_refuses_and_one_swallows(edge):
+    """A pod that is gone but still listed: no client sees an error."""
+    e = edge("""
+[backend s]
+endpoint = $U
+endpoint = $DEAD
+endpoint = $HOLE
+
+[route r]
+host = a.test
+path = /
+type = prefix
+backend = s
+proxy-connect-timeout = 200ms
+""")
+    e.U.play(OK)
+    for i in range(60):
+        r = e.one(POST if i % 6 == 0 else GET)
+        assert r.status == 200, i
+    assert len(e.U.requests) == 60
+
+
+def test_next_upstream_for_a_status(edge):
+    e = edge(TWO + "proxy-next-upstream = error http_503\n")
+    e.U.play(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy"), e.V.play(OK)
+    for _ in range(4):
+        assert e.get().status == 200
+    e.U.reset(), e.V.reset()
+    e = edge(TWO)
+    e.U.play(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy"), e.V.play(OK)
+    assert sorted({e.get().status for _ in range(4)}) == [200, 503], "not by default"
+
+
+@pytest.mark.parametrize("policy", ["least_conn", "random", "ewma", "round_robin"])
+def test_other_balances_use_every_endpoint(edge, policy):
+    e = edge(TWO.replace("endpoint = $U", f"load-balance = {policy}\nendpoint = $U"))
+    e.U.play(OK), e.V.play(OK)
+    for _ in range(60):
+        assert e.get().status == 200
+    assert len(e.U.requests) >= 5 and len(e.V.requests) >= 5
+
+
+def test_least_conn_avoids_the_busy_endpoint(edge):
+    e = edge(TWO.replace("endpoint = $U", "load-balance = least_conn\nendpoint = $U"))
+    held = threading.Event()
+    e.U.play([held, OK]), e.V.play(OK)
+    c = e.client()
+    while not e.U.requests:
+        c.send(GET)
+        until(lambda: e.U.requests or c.readable(), 5)
+        if c.readable():
+            assert c.response().status == 200
+    for _ in range(20):
+        assert e.get().status == 200
+    assert len(e.U.requests) == 1
+    held.set()
+    assert c.response().status == 200
+
+
+def test_ip_hash_keeps_a_client_on_its_endpoint(edge):
+    e = edge(TWO.replace("endpoint = $U", "load-balance = ip_hash\nendpoint = $U"))
+    e.U.play(OK), e.V.play(OK)
+    homes = set()
+    for i in range(2, 22):
+        before = len(e.U.requests), len(e.V.requests)
+        for _ in range(3):
+            c = e.client(source=f"127.0.{i}.{i}")
+            assert c.get().status == 200
+            c.close()
+        after = len(e.U.requests), len(e.V.requests)
+        moved = (after[0] - before[0], after[1] - before[1])
+        assert moved in ((3, 0), (0, 3)), moved
+        homes.add(moved)
+    assert len(homes) == 2, "different clients, different endpoints"

@@ -125,6 +125,7 @@ class Scripted:
         self.history = []
         self.lock = threading.RLock()
         self.requests, self.watches, self.rules, self.pages = [], [], [], {}
+        self.page_count = 0
         self.page_size = None           # the largest page, whatever limit the client asks for
         self.expire_continue = 0        # how many continue tokens are refused with 410
         self.chunk_size = self.write_size = None
@@ -318,8 +319,9 @@ class Scripted:
             meta = {"resourceVersion": str(rv)}
             if limit and len(items) > limit:
                 rest, items = items[limit:], items[:limit]
-                # A real token is base64 of JSON and needs escaping in a query.
-                new = base64.b64encode(json.dumps({"v": "meta/%d+/=&" % rv, "start": rest[0]["metadata"]["name"]}).encode()).decode()
+                # A real token is base64 of JSON; this one needs escaping in a query for sure.
+                self.page_count += 1
+                new = base64.b64encode(json.dumps({"v": "meta.k8s.io/v1", "rv": rv, "page": self.page_count}).encode()).decode() + "+/=&%"
                 self.pages[new] = (rv, rest)
                 meta["continue"], meta["remainingItemCount"] = new, len(rest)
         prefix = KINDS[request.kind][0]

@@ -25,7 +25,7 @@ import threading
 import time
 
 import harness
-from harness import BUILD, CA, EDGE_IP, ENGINES, ROOT, WORK, ApiServer, Ramjet, app, eventually, ingress, ingress_class, kubeconfig, slice_
+from harness import BUILD, CA, ENGINES, ROOT, WORK, ApiServer, Ramjet, app, eventually, ingress, ingress_class, kubeconfig, slice_
 
 LOAD = os.path.join(BUILD, "load")
 A, B = "10.77.1.1", "10.77.1.2"

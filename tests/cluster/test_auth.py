@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from harness import (SERVER_IP, SERVER_SANS, WORK, app, eventually, ingress, kubeconfig, service_account_dir, write_file,
+from harness import (SERVER_IP, SERVER_SANS, app, eventually, ingress, kubeconfig, service_account_dir, write_file,
                      ramjet_binary, DNS_IP, ingress_class)
 from scripted import Scripted, scripted_kubeconfig
 from conftest import publish

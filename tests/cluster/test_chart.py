@@ -6,9 +6,8 @@ import subprocess
 
 import pytest
 
-from conftest import need, publish
-from harness import BUILD, ROOT, SERVER_IP, WORK, app, eventually, ingress, service_account_dir
-from scripted import scripted_kubeconfig
+from conftest import need
+from harness import BUILD, ROOT, SERVER_IP, app, eventually, ingress, service_account_dir
 
 A = "10.77.1.1:8080"
 SPACE = "ramjet-system"

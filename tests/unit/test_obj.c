@@ -201,6 +201,13 @@ static const struct ot_row { int line; const char *in, *want; } ot_rows[] = {
     UT_ROW("[]", "error line 1 : found array, expected an object"),
 };
 
+UT(obj_fields_stand_in_order)
+{
+    for (size_t i = 1; i < UT_COUNT(obj_fields); i++)
+        if (obj_fields[i - 1].at > obj_fields[i].at)
+            UT_TEXT(obj_fields[i - 1].key, obj_fields[i].key);
+}
+
 UT(obj_reads_json_and_the_same_as_yaml)
 {
     UT_EACH(r, ot_rows)

@@ -54,7 +54,7 @@ static void ot_put(struct str_builder *b, const struct obj *o)
 {
     const struct obj_slice *slice = (const struct obj_slice *)o;
 
-    str_putf(b, "%s " STR_FMT, obj_kind_name(o->kind), STR_ARG(o->key));
+    str_putf(b, "%s " STR_FMT, obj_kinds[o->kind].name, STR_ARG(o->key));
     if (o->created)
         str_putf(b, " created=%u", o->created);
     if (o->bad.n) {
@@ -166,7 +166,7 @@ static const struct ot_row { int line; const char *in, *want; } ot_rows[] = {
            "{\"addresses\":[\"10.0.0.2\"]},{\"addresses\":[\"10.0.0.3\"],\"conditions\":{}},{\"addresses\":[\"10.0.0.4\"],\"conditions\":{\"ready\":false}},"
            "{\"addresses\":[\"10.0.0.5\"],\"conditions\":{\"ready\":false,\"serving\":true,\"terminating\":true}},{\"addresses\":[\"10.0.0.6\"],\"conditions\":{\"ready\":null,\"serving\":null}},"
            "{\"addresses\":[]},{}],\"ports\":[{\"name\":\"\",\"port\":8080,\"protocol\":\"TCP\"}]}",
-           "EndpointSlice n/a of s v4 ports=:8080 10.0.0.1+ready+serving 10.0.0.2+ready+serving 10.0.0.3+ready+serving 10.0.0.4 10.0.0.5+serving+term 10.0.0.6+ready+serving"),
+           "EndpointSlice n/a of s v4 ports=:8080 10.0.0.1+ready+serving 10.0.0.2+ready+serving 10.0.0.3+ready+serving 10.0.0.4+serving 10.0.0.5+serving+term 10.0.0.6+ready+serving"),
     UT_ROW("{" OT_SLICE ",\"addressType\":\"IPv6\",\"endpoints\":[{\"addresses\":[\"fd00::1\"]}],\"ports\":[{\"name\":\"p\",\"port\":null}]}", "EndpointSlice n/a of s v6 ports=p:0 fd00::1+ready+serving"),
     UT_ROW("{" OT_SLICE ",\"addressType\":\"IPv4\",\"endpoints\":[{\"addresses\":[\"10.0.0.1\"]}],\"ports\":null}", "EndpointSlice n/a of s v4 10.0.0.1+ready+serving"),
     UT_ROW("{" OT_SLICE ",\"addressType\":\"IPv4\",\"endpoints\":[{\"addresses\":[\"10.0.0.1\"]}],\"ports\":[{\"port\":53,\"protocol\":\"UDP\"}]}", "EndpointSlice n/a of s v4"),
@@ -350,18 +350,18 @@ UT(obj_store_tells_differences)
     UT_CHECK(OT_PUT("{\"kind\":\"Service\",\"metadata\":{\"name\":\"a\",\"namespace\":\"n\"}}", 1));
     UT_SLICE(str_built(&out), "+n/a +n/b +m/a ~n/b +n/a ");
     out.n = 0;
-    UT_SLICE(((const struct obj_ingress *)obj_store_find(&store, OBJ_INGRESS, S("n/b")))->class_name, "y");
-    UT_CHECK(obj_store_find(&store, OBJ_INGRESS, S("n/c")) == NULL);
-    UT_CHECK(obj_store_find(&store, OBJ_SERVICE, S("n/b")) == NULL);
+    UT_SLICE(((const struct obj_ingress *)((const struct obj *)map_find(&store.kind[OBJ_INGRESS], S("n/b"))))->class_name, "y");
+    UT_CHECK(((const struct obj *)map_find(&store.kind[OBJ_INGRESS], S("n/c"))) == NULL);
+    UT_CHECK(((const struct obj *)map_find(&store.kind[OBJ_SERVICE], S("n/b"))) == NULL);
     UT_INT(obj_store_sweep(&store, OBJ_INGRESS, S("n"), 2), 0);
     UT_INT(obj_store_sweep(&store, OBJ_INGRESS, S(""), 2), 1);
     UT_INT(obj_store_sweep(&store, OBJ_INGRESS, S(""), 2), 0);
     UT_SLICE(str_built(&out), "-m/a ");
     out.n = 0;
     UT_CHECK(!obj_store_remove(&store, OBJ_INGRESS, S("m/a")));
-    UT_CHECK(obj_store_remove(&store, OBJ_INGRESS, obj_store_find(&store, OBJ_INGRESS, S("n/a"))->key));
+    UT_CHECK(obj_store_remove(&store, OBJ_INGRESS, ((const struct obj *)map_find(&store.kind[OBJ_INGRESS], S("n/a")))->key));
     UT_CHECK(OT_PUT("{\"kind\":\"Ingress\",\"metadata\":{\"name\":\"b\",\"namespace\":\"n\"},\"spec\":7}", 3));
-    UT_CHECK(obj_store_find(&store, OBJ_INGRESS, S("n/b"))->bad.n > 0);
+    UT_CHECK(((const struct obj *)map_find(&store.kind[OBJ_INGRESS], S("n/b")))->bad.n > 0);
     UT_SLICE(str_built(&out), "-n/a ~n/b ");
     obj_store_fini(&store);
     UT_INT(store.bytes, 0);
@@ -492,7 +492,7 @@ UT(obj_keeps_5000_ingresses_small)
         struct str_builder b = str_growing();
         struct map *m = &store.kind[kinds[k]];
 
-        str_putf(&b, "{\"kind\":\"%sList\",\"apiVersion\":\"x\",\"metadata\":{\"resourceVersion\":\"1\"},\"items\":[", obj_kind_name(kinds[k]));
+        str_putf(&b, "{\"kind\":\"%sList\",\"apiVersion\":\"x\",\"metadata\":{\"resourceVersion\":\"1\"},\"items\":[", obj_kinds[kinds[k]].name);
         for (int i = 0; i < 5000; i++)
             ot_put_item(&b, kinds[k], i);
         str_put(&b, S("]}"));

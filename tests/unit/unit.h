@@ -279,4 +279,11 @@ static int ut_main(int argc, char **argv)
     return ut.failed > 0 || ut.passed == 0 ? 1 : 0;
 }
 
+/* A number below n from a seeded generator: the same on every run. */
+__attribute__((unused)) static uint32_t ut_random(uint64_t *seed, uint32_t n)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33) % n;
+}
+
 #endif

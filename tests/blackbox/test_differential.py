@@ -204,7 +204,7 @@ def random_response(rng):
         half = len(data) // 2
         body = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (data[:half], data[half:]) if p) + b"0\r\n" + rng.choice([b"", b"X-T: 1\r\n"]) + b"\r\n"
         return lambda conn, req: conn.play(req, head + b"HTTP/1.1 " + status + b"\r\n" + fields + b"Transfer-Encoding: chunked\r\n\r\n" + (b"" if req.method == b"HEAD" else body))
-    return lambda conn, req: conn.play(req, [head + b"HTTP/1.1 " + status + b"\r\n" + fields + b"\r\n" + (b"" if req.method == b"HEAD" else data), CLOSE])
+    return lambda conn, req: conn.play(req, [head + b"HTTP/1.1 " + status + b"\r\nConnection: close\r\n" + fields + b"\r\n" + (b"" if req.method == b"HEAD" else data), CLOSE])
 
 
 def mutate(rng, octets):

@@ -478,12 +478,12 @@ proxy-connect-timeout = 200ms
 
 
 def test_next_upstream_for_a_status(edge):
-    e = edge(TWO + "proxy-next-upstream = error http_503\n")
+    health = "$U\nmax-fails = 0"
+    e = edge(TWO.replace("$U", health) + "proxy-next-upstream = error http_503\n")
     e.U.play(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy"), e.V.play(OK)
     for _ in range(4):
         assert e.get().status == 200
-    e.U.reset(), e.V.reset()
-    e = edge(TWO)
+    e = edge(TWO.replace("$U", health))
     e.U.play(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy"), e.V.play(OK)
     assert sorted({e.get().status for _ in range(4)}) == [200, 503], "not by default"
 

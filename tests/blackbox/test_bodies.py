@@ -189,6 +189,18 @@ def test_request_buffering(edge):
     assert e.U.request.body == b"helloworld"
 
 
+@pytest.mark.parametrize("size", [1, 60_000, 200_000, 1 << 20])
+@pytest.mark.parametrize("form", FORMS[:2])
+def test_request_buffering_of_large_bodies(edge, size, form):
+    e = edge(ONE + "proxy-request-buffering = on\n")
+    body = noise(size)
+    fields, octets = frame(body, form)
+    c = e.client().send(b"POST / HTTP/1.1\r\nHost: a.test\r\n" + fields + b"\r\n" + octets)
+    e.U.play(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    assert c.response("POST").status == 200
+    assert sha256(e.U.request.body) == sha256(body)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_download_of_a_gigabyte(fresh, form):

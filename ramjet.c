@@ -7310,6 +7310,7 @@ static void cfg_on_route(struct cfg_reader *r, struct str name, struct str value
         if (!cfg_first(r, "backend", &r->backend_line)) return;
         if (!value.n) CFG_BAD(r, "backend: found nothing, expected the NAME of a [backend NAME]");
         t->backend = str_dup(&r->c->arena, value);
+        t->backend_line = r->line;
     } else {
         cfg_on_option(r, name, value, CFG_R, &t->values, &t->nvalues);
     }
@@ -7392,7 +7393,7 @@ static void cfg_check_file(struct cfg_reader *r)
 
         if (!t->backend.n) cfg_report_line(r, t->line, "route " STR_FMT " has no backend, expected backend = NAME", STR_ARG(t->name));
         else if (!map_find(&c->by_name, t->backend))
-            cfg_report_line(r, t->line, "route " STR_FMT ": there is no [backend " STR_FMT "]", STR_ARG(t->name), STR_ARG(t->backend));
+            cfg_report_line(r, t->backend_line, "route " STR_FMT ": there is no [backend " STR_FMT "]", STR_ARG(t->name), STR_ARG(t->backend));
         if (!t->exact && path.n && path.p[path.n - 1] == '/') path.n--;
         p[0] = t->exact;
         if (t->host.n) memcpy(p + 1, t->host.p, t->host.n);
@@ -9087,7 +9088,7 @@ static bool k8s_may_rotate(const struct k8s_watch *w)
 RJ_PRINTF(3, 4) static void k8s_fail(struct k8s_watch *w, enum k8s_trouble trouble, const char *fmt, ...)
 {
     struct k8s_kind_stats *stats = &w->k8s->kind[w->kind];
-    bool news = !w->logged_down || (w->trouble != trouble && w->k8s->now_ms - w->logged_ms >= K8S_LOG_MS);
+    bool news = !w->logged_down || (w->logged_trouble != trouble && (trouble == K8S_REFUSED || w->k8s->now_ms - w->logged_ms >= K8S_LOG_MS));
     char name[128];
     va_list ap;
 
@@ -9107,6 +9108,7 @@ RJ_PRINTF(3, 4) static void k8s_fail(struct k8s_watch *w, enum k8s_trouble troub
         if (news) {
             log_warn("k8s", "%s: %s; retrying, the last state is kept", k8s_watch_name(w, name), w->why);
             w->logged_ms = w->k8s->now_ms;
+            w->logged_trouble = (uint8_t)trouble;
         }
         w->logged_down = true;
         w->up = false;
@@ -9219,12 +9221,24 @@ static int k8s_bad_json(struct k8s_watch *w, const char *what)
 /* Bytes of the JSON text that are read. */
 static uint64_t k8s_json_at(const struct k8s_watch *w) { return w->json.base + (uint64_t)(w->json.p - w->json.start); }
 
+/* An element that cannot be kept, because it has no name or is no object. The others are not to suffer: it is told and left out. */
+static int k8s_pass_over(struct k8s_watch *w, const char *why)
+{
+    bool list = w->state == K8S_WAIT_LIST_BODY;
+    char name[128];
+
+    log_warn("k8s", "%s: %s: %s; it is left out", k8s_watch_name(w, name), list ? "list" : "watch", why);
+    if (!list && w->reader.version.n && w->reader.version.n <= K8S_TEXT_MAX) k8s_set_text(&w->version, w->reader.version);
+    w->at = list ? K8S_AT_ITEMS : K8S_AT_EVENT;
+    return 0;
+}
+
 static int k8s_object_begin(struct k8s_watch *w, const struct json_event *ev)
 {
     w->object_from = k8s_json_at(w);
     w->at = K8S_AT_OBJECT;
     obj_reader_reset(&w->reader);
-    return obj_reader_event(&w->reader, ev) < 0 ? k8s_bad_json(w, w->reader.err.text) : 0;
+    return obj_reader_event(&w->reader, ev) < 0 ? k8s_pass_over(w, w->reader.err.text) : 0;
 }
 
 /* Why an object must not be used, or NULL. */
@@ -9335,7 +9349,7 @@ static int k8s_on_json(struct k8s_watch *w, const struct json_event *ev)
     if (w->at == K8S_AT_OBJECT) {
         rc = obj_reader_event(&w->reader, ev);
         if (k8s_json_at(w) - w->object_from >= K8S_OBJECT_BYTES_MAX) return k8s_bad_json(w, "an object over the limit");
-        return rc < 0 ? k8s_bad_json(w, w->reader.err.text) : rc ? k8s_object_end(w) : 0;
+        return rc < 0 ? k8s_pass_over(w, w->reader.err.text) : rc ? k8s_object_end(w) : 0;
     }
     if (ev->type == JSON_KEY) {
         k8s_on_key(w, ev->text);
@@ -9355,8 +9369,7 @@ static int k8s_on_json(struct k8s_watch *w, const struct json_event *ev)
         w->at = ev->type == JSON_ARRAY ? K8S_AT_ITEMS : K8S_AT_ROOT;
         return 0;
     case K8S_AT_ITEMS:
-        if (ev->type == JSON_OBJECT) return k8s_object_begin(w, ev);
-        if (ev->type != JSON_ARRAY_END) return k8s_bad_json(w, "items: expected objects");
+        if (ev->type != JSON_ARRAY_END) return k8s_object_begin(w, ev);
         w->at = K8S_AT_ROOT;
         return 0;
     case K8S_AT_META_VALUE:
@@ -13032,6 +13045,9 @@ static struct io_sock *fl_to(const struct px_req *r, const struct px_flow *f)
     return r->up && !r->connecting ? &r->up->s : NULL;
 }
 
+/* The destination still has to take bytes of f. */
+static inline bool fl_is_waiting(const struct px_flow *f) { return f->q.bytes || f->pump.in_pipe || f->pump.waits_out; }
+
 static void fl_put(struct mem_buf **b)
 {
     if (*b) mem_buf_put(*b);
@@ -13047,12 +13063,15 @@ static void fl_fini(struct px_flow *f)
 
 /* ---- queues ---- */
 
+enum { FL_ANSWER_MAX = 512 };
+
 /* Room for n bytes behind what was gathered last; starts a new buffer when the old one is full. NULL without memory. */
 static uint8_t *fl_gather_room(struct px_req *r, struct px_flow *f, uint32_t n)
 {
     if (f->tail && f->tail->cap - f->tail->len >= n) return f->tail->data + f->tail->len;
     fl_put(&f->tail);
     f->tail = n <= MEM_SMALL_BYTES - sizeof(struct mem_buf) ? mem_buf_new(&r->w->loop.small) : mem_buf_alloc(n);
+    if (!f->tail && n <= FL_ANSWER_MAX) f->tail = mem_buf_alloc(n); /* our own answers must go out when the ceiling is reached */
     return f->tail ? f->tail->data : NULL;
 }
 
@@ -13140,6 +13159,7 @@ static void fl_pump_end(struct px_req *r, struct px_flow *f)
     f->body.left = f->pump.left;
     io_pump_close(&f->pump);
     f->pump.left = 0;
+    f->pump.waits_out = false;
     f->src = PX_SRC_IDLE;
     if (from) io_set_blocking(&r->w->loop, from, true);
     if (to) io_set_blocking(&r->w->loop, to, true);
@@ -13161,6 +13181,7 @@ static void fl_pump_step(struct px_req *r, struct px_flow *f)
     f->bytes += moved;
     mtr_add(fl_is_down(r, f) ? MTR_BYTES_OUT : MTR_BYTES_IN, moved);
     if (!fl_is_down(r, f)) r->in_bytes += moved;
+    f->pump.waits_out = st == IO_PUMP_AGAIN || st == IO_PUMP_WAIT_OUT;
     switch (st) {
     case IO_PUMP_AGAIN: io_poll(lp, to, IO_OUT | IO_AGAIN); return;
     case IO_PUMP_WAIT_IN: io_poll(lp, from, IO_IN); return;
@@ -13582,11 +13603,11 @@ static void px_refuse(struct px_req *r, enum px_error error)
     r->state = PX_REFUSED;
     r->head_sent = true;
     f->chunked = false;
-    if (!(at = fl_gather_room(r, f, 512))) {
+    if (!(at = fl_gather_room(r, f, FL_ANSWER_MAX))) {
         px_abort(r, PX_MEMORY);
         return;
     }
-    sb = str_fixed(at, 512);
+    sb = str_fixed(at, FL_ANSWER_MAX);
     fw_put_answer(&sb, r->status, r->method == HTTP_HEAD, r->keep, r->minor, r->w->px.server_tokens);
     fl_gathered(f, (uint32_t)sb.n);
     f->bytes = r->method == HTTP_HEAD ? 0 : 5 + http_reason(r->status).n;
@@ -14307,7 +14328,7 @@ struct px_next {
 static void px_finish(struct px_req *r, struct px_next *next)
 {
     struct px_conn *c = r->c;
-    bool keep = r->keep && !r->aborted && r->up_flow.done, aborted = r->aborted;
+    bool keep = r->keep && !r->aborted && r->up_flow.done && !r->w->px.draining, aborted = r->aborted;
     uint32_t idle_ms = r->keep_alive_ms;
 
     *next = (struct px_next){.src = r->up_flow.src};
@@ -14354,14 +14375,13 @@ static uint64_t px_deadline(const struct px_req *r, enum px_error *error)
         PX_EARLIER(last + r->policy.read_ms, PX_READ_TIMEOUT);
     }
     if (r->connecting) PX_EARLIER(r->connect_ms + r->policy.connect_ms, PX_CONNECT_TIMEOUT);
-    if (!u->done && r->state != PX_TUNNEL && (r->state != PX_REFUSED || r->keep) && u->src != PX_SRC_IDLE && u->src != PX_SRC_STOPPING && !u->q.bytes &&
-        !u->pump.in_pipe)
+    if (!u->done && r->state != PX_TUNNEL && (r->state != PX_REFUSED || r->keep) && u->src != PX_SRC_IDLE && u->src != PX_SRC_STOPPING && !fl_is_waiting(u))
         PX_EARLIER(u->in_ms + r->client_body_ms, PX_BODY_TIMEOUT);
-    if ((u->q.bytes || u->pump.in_pipe) && r->up && !r->connecting) PX_EARLIER(u->out_ms + r->policy.send_ms, PX_SEND_TIMEOUT);
+    if (fl_is_waiting(u) && r->up && !r->connecting) PX_EARLIER(u->out_ms + r->policy.send_ms, PX_SEND_TIMEOUT);
     if (u->done && !u->q.bytes && r->state == PX_WAIT_RESPONSE) PX_EARLIER((u->out_ms > d->in_ms ? u->out_ms : d->in_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
-    if (r->state == PX_RELAY && !d->done && !d->q.bytes && !d->pump.in_pipe)
+    if (r->state == PX_RELAY && !d->done && !fl_is_waiting(d))
         PX_EARLIER((d->in_ms > d->out_ms ? d->in_ms : d->out_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
-    if (d->q.bytes || d->pump.in_pipe) PX_EARLIER(d->out_ms + r->client_send_ms, PX_CLIENT_TIMEOUT);
+    if (fl_is_waiting(d)) PX_EARLIER(d->out_ms + r->client_send_ms, PX_CLIENT_TIMEOUT);
     if (r->expect && r->minor && !r->continued && !r->head_sent && r->state == PX_WAIT_RESPONSE) PX_EARLIER((r->t_sent_ns / 1000000) + PX_CONTINUE_MS, PX_OK);
 #undef PX_EARLIER
     return at == UINT64_MAX ? 0 : at;
@@ -15528,33 +15548,43 @@ static void ctl_on_synced(void *arg)
              c->store.kind[OBJ_SERVICE].count, c->store.kind[OBJ_ENDPOINT_SLICE].count);
 }
 
-static int ctl_open_cluster(struct ctl *c, struct log_err *err)
+/* Reads how to reach the API server, before anything is opened: what is wrong with it is a mistake of the configuration. c need not be
+ * open yet (but zeroed); ctl_open, or ctl_drop_cluster, must follow. Returns 0, or -EINVAL with err. */
+static int ctl_read_cluster(struct ctl *c, const struct cfg *f, struct log_err *err)
 {
-    const struct cfg *f = c->cfg;
     struct k8s_config *k = &c->k8s_cfg;
     int rc;
 
     if (f->kubeconfig.n) rc = k8s_config_from_file(k, (const char *)f->kubeconfig.p, f->kube_context, err);
     else rc = k8s_config_from_cluster(k, getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT"), (const char *)f->serviceaccount_dir.p, err);
-    if (rc < 0) return -EINVAL;
+    return rc < 0 ? -EINVAL : 0;
+}
+
+static void ctl_drop_cluster(struct ctl *c) { k8s_config_fini(&c->k8s_cfg); }
+
+static void ctl_open_cluster(struct ctl *c)
+{
+    const struct cfg *f = c->cfg;
+
     c->store.changed = ctl_on_object;
     c->store.arg = c;
     c->cluster = true;
-    k8s_init(&c->k8s, k, &c->store, f->watch_namespace.v, f->watch_namespace.n);
+    k8s_init(&c->k8s, &c->k8s_cfg, &c->store, f->watch_namespace.v, f->watch_namespace.n);
     k8s_start(&c->k8s, &c->loop, &c->dns, ctl_on_synced, c);
-    return 0;
 }
 
 /* ---- the loop ---- */
 
-/* Prepares the loop and publishes the first table; workers start after it, ctl_run after them. In a cluster that first table is empty
- * (or has the routes of the file) and ctl_is_ready says no until the lists are in. Returns 0, or negative with err: -EINVAL when the
- * configuration is wrong. */
+/* Prepares the loop and publishes the first table; workers start after it, ctl_run after them. c is zeroed, but for what
+ * ctl_read_cluster left in it. In a cluster that first table is empty (or has the routes of the file) and ctl_is_ready says no until the
+ * lists are in. Returns 0, or negative with err: -EINVAL when the configuration is wrong. */
 static int ctl_open(struct ctl *c, const struct ctl_options *o, struct log_err *err)
 {
     int rc;
 
-    *c = (struct ctl){.thread.index = -1, .log_wait_ms = CTL_LOG_MIN_MS, .access_fd = -1, .input = o->input};
+    c->thread.index = c->access_fd = -1;
+    c->log_wait_ms = CTL_LOG_MIN_MS;
+    c->input = o->input;
     c->first = cfg_get(o->cfg);
     c->cfg = cfg_get(o->cfg);
     rj.ctl = c;
@@ -15586,8 +15616,8 @@ static int ctl_open(struct ctl *c, const struct ctl_options *o, struct log_err *
     }
     c->synced = !c->cfg->cluster;
     ctl_compile(c);
-    if (!c->cfg->cluster) return 0;
-    return ctl_open_cluster(c, err);
+    if (c->cfg->cluster) ctl_open_cluster(c);
+    return 0;
 }
 
 /* One turn: events, then what they changed. */
@@ -15626,8 +15656,8 @@ static void ctl_fini(struct ctl *c)
         k8s_stop(&c->k8s);
         while (!k8s_is_stopped(&c->k8s)) io_turn(&c->loop, 1);
         k8s_fini(&c->k8s);
-        k8s_config_fini(&c->k8s_cfg);
     }
+    ctl_drop_cluster(c);
     rc_fini(&c->rc);
     c->store.changed = NULL;
     obj_store_fini(&c->store);
@@ -17564,7 +17594,11 @@ static int cli_open(struct cli_server *s, const struct cfg *cfg, const struct cf
     atomic_store_explicit(&rj.epoch, 1, memory_order_relaxed); /* no worker runs yet */
     if (!(ops = cli_pick_engine(cfg, err))) return -1;
     rj.engine = ops->name;
-    if (wrk_prepare(workers, ops, cfg, cli_memory_share(cfg, workers), err) < 0) return -1;
+    if (cfg->cluster && (rc = ctl_read_cluster(&s->ctl, cfg, err)) < 0) return rc;
+    if (wrk_prepare(workers, ops, cfg, cli_memory_share(cfg, workers), err) < 0) {
+        ctl_drop_cluster(&s->ctl);
+        return -1;
+    }
     s->opened = true;
     if ((rc = ctl_open(&s->ctl, &o, err)) < 0) return rc;
     if (cli_open_admin(s, cfg, err) < 0) return -1;

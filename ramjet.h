@@ -485,6 +485,7 @@ struct io_pump {
     int pipe[2];                                         /* -1: none */
     uint32_t in_pipe;                                    /* bytes read and not yet written */
     uint64_t left;                                       /* bytes still to be read */
+    bool waits_out;                                      /* the destination has to take bytes next */
 };
 
 /* ---- dns_ : resolver ------------------------------------------------------------------------------------------------------------- */
@@ -1163,7 +1164,7 @@ struct cfg_backend {
 struct cfg_route {
     struct str name, host, path;                         /* host lower-case; empty: any. path: as written */
     struct str backend;
-    uint32_t line, nvalues;
+    uint32_t line, backend_line, nvalues;                /* lines of the section and of its key backend */
     bool exact;
     struct cfg_value *values;
 };
@@ -1427,6 +1428,7 @@ struct k8s_watch {
     uint8_t kind;                                        /* enum obj_kind */
     uint8_t state;                                       /* enum k8s_state */
     uint8_t trouble;                                     /* enum k8s_trouble, of the last failure */
+    uint8_t logged_trouble;                              /* the one that was logged last: a refusal is always news, its cause is elsewhere */
     uint8_t at;                                          /* enum k8s_at: where in the JSON text */
     uint8_t meta_up;                                     /* where to go on behind metadata */
     uint8_t event;                                       /* enum k8s_event */
@@ -2084,7 +2086,7 @@ enum {
     PX_COPY_MAX = 1500,                                  /* content up to this is copied behind the head, more is passed by reference */
     PX_PUMP_MIN = 65536,                                 /* content from this on is spliced: copies cost more from about here */
     PX_BIG_MIN = 16384,                                  /* content of unknown length: big buffers from here on */
-    PX_PEND_MAX = 65536,                                 /* pipelined bytes kept while a request runs */
+    PX_PEND_MAX = 524288,                                /* pipelined bytes kept while a request runs */
     PX_LINGER_MS = 5000, PX_LINGER_BYTES = 16 << 20,
     PX_CONTINUE_MS = 1000,                               /* a client that waits for 100 gets ours after it */
     PX_INTERIM_MAX = 16,

@@ -1,5 +1,6 @@
 """Fixtures: edge (a shared ramjet per engine and configuration) and fresh (one of its own, stopped and checked after the test)."""
 import os
+import subprocess
 import sys
 
 import pytest
@@ -42,6 +43,21 @@ def pytest_runtest_makereport(item, call):
     report = (yield).get_result()
     if report.when == "call":
         item.call_failed = report.failed
+    if report.when == "call" and report.failed:
+        for e in getattr(item, "edges", []):
+            text = last_words(e.ramjet)
+            if text:
+                report.sections.append((f"ramjet, {e.engine}", text))
+
+
+def last_words(ramjet):
+    """What a ramjet that died or complained has said; nothing when all is well with it."""
+    try:
+        if ramjet.complaints() or ramjet.process.wait(0.2) not in (0, 1, 2):
+            return f"status {ramjet.process.poll()}\n{ramjet.stderr()[:6000]}"
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    return ""
 
 
 def finish(request, edges):
@@ -61,7 +77,7 @@ def finish(request, edges):
 
 @pytest.fixture
 def edge(request, engine):
-    used = []
+    used = request.node.edges = []
 
     def get(template=harness.ONE, args=(), workers=1):
         e = request.config.edges.get(engine, template, args, workers)
@@ -76,7 +92,7 @@ def edge(request, engine):
 
 @pytest.fixture
 def fresh(request, engine):
-    made = []
+    made = request.node.edges = []
 
     def get(template=harness.ONE, args=(), workers=1, env=None, keep=True):
         made.append(harness.Edge(engine, template, args, workers, env, keep))

@@ -72,6 +72,15 @@ def total_us(cpu):
     return sum(ns for _, ns in cpu.values()) / 1000
 
 
+def stalled_us():
+    """Microseconds since the start of the machine in which some task waited for a CPU; 0 where the kernel does not say."""
+    try:
+        with open("/proc/pressure/cpu") as f:
+            return int(f.readline().rsplit("total=", 1)[1])
+    except OSError:
+        return 0
+
+
 def resident(pid):
     """VmRSS and RssAnon in KiB."""
     with open("/proc/%d/status" % pid) as f:
@@ -135,8 +144,14 @@ def timed(call):
     return time.time_ns()
 
 
-def one_change(r, poller, call, host, path="/", status=200, upstream=None):
-    """Milliseconds from the API's answer to the first right response, and the generation's own figures."""
+ALONE_S = 0.05          # more than twice publish-interval
+
+
+def one_change(r, poller, call, host, path="/", status=200, upstream=None, alone=True):
+    """Milliseconds from the API's answer to the first right response, and the generation's own figures. Alone: the publish interval
+    of the change before is over, so that this is no burst."""
+    if alone:
+        time.sleep(ALONE_S)
     poller.want(host, path, status, upstream)
     answered = timed(call)
     seen = poller.seen()
@@ -189,10 +204,10 @@ class Bed:
 # ------------------------------------------------------------- measurements
 
 def changes(bed, engine, times):
-    """Point 5: one change at a time on a quiet table."""
+    """Point 5: one change at a time on a quiet table; then creates in a row, each as soon as the one before is served."""
     kube, ns = bed.kube, bed.kube.namespace("changes-" + engine)
     kube.create(*app(ns, "a", A), *app(ns, "b", B), *app(ns, "moving", A))
-    out = {"create": [], "change": [], "delete": [], "slice": []}
+    out = {"create": [], "change": [], "delete": [], "slice": [], "row": []}
     with bed.ramjet(engine) as r:
         poller = Poller(r)
         kube.create(ingress(ns, "fixed", [("fixed." + ns, "/", "Prefix", "moving", 80)]))
@@ -204,6 +219,9 @@ def changes(bed, engine, times):
             out["delete"].append(one_change(r, poller, lambda: kube.delete("Ingress", ns, name), host, status=404))
             to = B if i % 2 == 0 else A
             out["slice"].append(one_change(r, poller, lambda: kube.replace(slice_(ns, "moving", [to])), "fixed." + ns, upstream=to))
+        for i in range(times):
+            host = "row%d.%s" % (i, ns)
+            out["row"].append(one_change(r, poller, lambda: kube.create(ingress(ns, "row%d" % i, [(host, "/", "Prefix", "a", 80)])), host, upstream=A, alone=False))
         poller.close()
     kube.delete_all("Ingress", ns)
     return {k: figures(v) for k, v in out.items()}
@@ -476,9 +494,10 @@ def rows(results):
 
     def two(d, unit="ms"):
         return "%g / %g %s" % (d["median"], d["p99"], unit)
-    for key, name in (("create", "Ingress create"), ("change", "Ingress change"), ("delete", "Ingress delete"), ("slice", "EndpointSlice change")):
+    for key, name in (("create", "Ingress create"), ("change", "Ingress change"), ("delete", "Ingress delete"), ("slice", "EndpointSlice change"),
+                      ("row", "Ingress creates in a row, at most one publication in 20 ms")):
         add(name + ": event to published, median / p99", "", lambda r: two(r["changes"][key]["event_to_publish_ms"]))
-        add(name + ": event to first request, median / p99", "5 ms", lambda r: two(r["changes"][key]["event_to_request_ms"]))
+        add(name + ": event to first request, median / p99", "5 ms" if key != "row" else "", lambda r: two(r["changes"][key]["event_to_request_ms"]))
         add(name + ": API's answer to first right response, median / p99", "", lambda r: two(r["changes"][key]["api_answer_to_response_ms"]))
     add("churn: changes, failed of requests", "0", lambda r: "%d changes, %d of %d" % (r["churn"]["changes"], r["churn"]["failed"], r["churn"]["requests"]))
     add("churn: idle connections lost", "0", lambda r: "%d of %d" % (r["churn"]["idle_lost"], r["churn"]["idle"]))
@@ -523,6 +542,7 @@ def main():
     except (OSError, subprocess.TimeoutExpired) as e:
         sys.exit("show: %s" % e)
     results, state, failed, bed = {}, {}, False, Bed()
+    began, stalled = time.monotonic(), stalled_us()
     run = {"changes": lambda e: changes(bed, e, 5 if quick else 50), "churn": lambda e: churn(bed, e, 60 if quick else 1000, 100),
            "scale": lambda e: scale(bed, e, options.count, 3 if quick else 20, state), "loss": lambda e: loss(bed, e, 1 if quick else 5),
            "silent": lambda e: silent(bed, e)}
@@ -541,13 +561,14 @@ def main():
     with open("/proc/cpuinfo") as f:
         cpu = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "unknown")
     about = {"binary": version, "cpu": cpu, "cpus": os.cpu_count(), "kernel": os.uname().release, "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-             "quick": quick}
+             "quick": quick, "percent_of_time_a_task_waited_for_a_cpu": round((stalled_us() - stalled) / (time.monotonic() - began) / 1e4)}
     folder = os.path.join(ROOT, "bench", "results")
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "cluster.json"), "w") as f:
         json.dump({"about": about, "results": results}, f, indent=1)
         f.write("\n")
-    print("%s, %d CPUs (%s), Linux %s\n" % (version, about["cpus"], cpu, about["kernel"]))
+    print("%s, %d CPUs (%s), Linux %s; during %d %% of the time some task of the machine waited for a CPU\n"
+          % (version, about["cpus"], cpu, about["kernel"], about["percent_of_time_a_task_waited_for_a_cpu"]))
     print(table(results))
     return 1 if failed else 0
 

@@ -90,7 +90,7 @@ UT(cfg_names_every_mistake)
         UT_ROW(CFG_UT_B "[route r]\nbackend = s\npath = /a?b\n", "edge.ini:5: path: found \"/a?b\", expected a path without blanks, ?, # and bytes outside ASCII\n"),
         UT_ROW(CFG_UT_B "[route r]\nbackend = s\nkeep-alive = 5s\n",
                "edge.ini:5: unknown key \"keep-alive\", expected host, path, type, backend or a setting of a route; `ramjet reference options` lists them\n"),
-        UT_ROW(CFG_UT_B "[route r]\nbackend = t\n", "edge.ini:3: route r: there is no [backend t]\n"),
+        UT_ROW(CFG_UT_B "[route r]\nbackend = t\n", "edge.ini:4: route r: there is no [backend t]\n"),
         UT_ROW(CFG_UT_B "[route r]\npath = /\n", "edge.ini:3: route r has no backend, expected backend = NAME\n"),
         UT_ROW(CFG_UT_B "[route r]\nbackend = s\n[route r]\nbackend = s\n", "edge.ini:5: route \"r\" is there already, in line 3\n"),
         UT_ROW(CFG_UT_B "[route r]\nbackend = s\npath = /x/\n[route q]\nbackend = s\npath = /x\n",

@@ -387,6 +387,34 @@ UT(k8s_pages_are_followed_and_what_vanished_is_taken_out)
     tk_fini(&t);
 }
 
+/* What has no name, or is no object, is left out; what stands beside it is kept. */
+UT(k8s_nameless_items_are_left_out)
+{
+    static const struct { int line; const char *item; } rows[] = {
+        UT_ROW("null"), UT_ROW("\"text\""), UT_ROW("7"), UT_ROW("[[{}],1]"), UT_ROW("{}"), UT_ROW("{\"spec\":{}}"), UT_ROW("{\"metadata\":null}"),
+        UT_ROW("{\"metadata\":{\"name\":\"\"}}"), UT_ROW("{\"metadata\":{\"name\":5,\"resourceVersion\":\"9\"}}"),
+    };
+    UT_EACH(r, rows) {
+        for (size_t chunk = 0; chunk < 4; chunk++) {
+            char text[1024];
+            struct tk_bed t;
+
+            tk_init(&t);
+            snprintf(text, sizeof text, TK_LIST("5", "", TK_SVC("one", "1") ",%s," TK_SVC("two", "2")), r->item);
+            tk_feed(&t, "200 OK", "", text, chunk);
+            UT_INT(t.w->state, K8S_WAIT_WATCH_HEAD);
+            UT_INT(t.store.kind[OBJ_SERVICE].count, 2);
+            if (r->item[0] == '{') {
+                snprintf(text, sizeof text, TK_EVENT("ADDED", "%s") TK_EVENT("ADDED", TK_SVC("three", "8")), r->item);
+                tk_feed(&t, "200 OK", "", text, chunk);
+                UT_INT(t.w->state, K8S_WAIT_WATCH_HEAD);
+                UT_INT(t.store.kind[OBJ_SERVICE].count, 3);
+            }
+            tk_fini(&t);
+        }
+    }
+}
+
 /* Everything that is wrong ends in a back-off with a reason, and the store stays. */
 UT(k8s_garbage_is_refused)
 {
@@ -396,11 +424,10 @@ UT(k8s_garbage_is_refused)
         UT_ROW(false, "200 OK", "[]", "list: found something else than an object"),
         UT_ROW(false, "200 OK", "{}", "list: no metadata.resourceVersion"),
         UT_ROW(false, "200 OK", "{\"items\":{}}", "list: items: expected an array"),
-        UT_ROW(false, "200 OK", "{\"items\":[1]}", "list: items: expected objects"),
+        UT_ROW(false, "200 OK", "{\"items\":[1]}", "list: no metadata.resourceVersion"),
         UT_ROW(false, "200 OK", "{\"metadata\":[]}", "list: metadata: expected an object"),
         UT_ROW(false, "200 OK", "{\"metadata\":{\"resourceVersion\":1}}", "list: metadata: expected a short string"),
         UT_ROW(false, "200 OK", TK_LIST("1", "", "{\"metadata\":{\"name\":\"x\",\"namespace\":\"a\"}}"), "list: an object without metadata.resourceVersion"),
-        UT_ROW(false, "200 OK", TK_LIST("1", "", "{\"spec\":{}}"), "list: metadata.name is absent"),
         UT_ROW(false, "200 OK", TK_LIST("1", "", "{\"kind\":\"Pod\",\"metadata\":{\"name\":\"x\",\"resourceVersion\":\"1\"}}"), "list: kind Pod is not used"),
         UT_ROW(false, "200 OK", TK_LIST("1", "", "{\"kind\":\"IngressClass\",\"metadata\":{\"name\":\"x\",\"resourceVersion\":\"1\"}}"), "list: an object of another kind"),
         UT_ROW(false, "200 OK", TK_LIST("1", "", TK_SVC("x", "1")) "{}", "list: line 1, column "),

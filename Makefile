@@ -42,8 +42,9 @@ DEPS_BUILD = binutils curl gcc libbearssl-dev libc6-dev libinih-dev make musl-to
 DEPS_TEST  = buildah ca-certificates clang git iproute2 libclang-rt-14-dev openssl python3 python3-pytest python3-venv python3-yaml \
              $(shell cat tests/*/deps 2>/dev/null)
 DEPS       = $(sort $(DEPS_BUILD) $(DEPS_TEST))
+DEPS_BENCH = $(DEPS_BUILD) haproxy nginx-light python3-matplotlib valgrind wrk
 
-.PHONY: all asan bench check clean coverage deps fuzz help image license lint readme release repro run sim test tools tsan unit
+.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint readme release repro run sim test tools tsan unit
 .DELETE_ON_ERROR:
 
 all: ramjet                        ## build ./ramjet (the same as `make`)
@@ -167,8 +168,17 @@ fuzz:                              ## [tests/fuzz] run every fuzzer for MINUTES=
 sim:                               ## [tests/sim] the simulated engine with SEEDS=1000
 	@SEEDS=$(SEEDS) LIBS="$(LIBS)" tests/sim/run
 
-bench: build/ramjet                ## [bench/run] measure beside nginx and HAProxy
+bench: build/ramjet                ## [bench/run] measure beside nginx, HAProxy and a bare relay, under 30 minutes
+	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BENCH)"
 	@bench/run
+
+bench-quick: build/ramjet          ## [bench/run] the headline rows, under two minutes
+	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BENCH)"
+	@bench/run --quick
+
+bench-guard: build/ramjet          ## [bench/guard] instructions per request and per head; fails when one grew by more than 5 %
+	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BENCH)"
+	@bench/guard
 
 readme: ramjet                     ## write the options table of the README from the binary
 	@tests/lint/run --fix

@@ -110,7 +110,7 @@ static_assert(sizeof(struct sys_epoll_event) == 16, "epoll ABI");
 enum {
     SYS_EPOLL_IN = 0x001, SYS_EPOLL_OUT = 0x004, SYS_EPOLL_ERR = 0x008, SYS_EPOLL_HUP = 0x010, SYS_EPOLL_RDHUP = 0x2000,
     SYS_EPOLL_ADD = 1, SYS_EPOLL_DEL = 2, SYS_EPOLL_MOD = 3,
-    SYS_SPLICE_MOVE = 1, SYS_SPLICE_NONBLOCK = 2,
+    SYS_SPLICE_MOVE = 1, SYS_SPLICE_NONBLOCK = 2, SYS_SETPIPE_SZ = 1031,
     SYS_URING_SETUP = 425, SYS_URING_ENTER = 426, SYS_URING_REGISTER = 427,
 };
 #define SYS_EPOLL_ET (1u << 31)
@@ -221,10 +221,10 @@ struct mem_buf {
     uint32_t cap;                                        /* bytes at data */
     uint32_t len;                                        /* bytes filled by the writer */
     uint32_t refs;
-    uint32_t pad;
+    bool heap;                                           /* from mem_buf_heap: counted by the pool's ceiling, freed to mem_alloc */
     uint8_t data[];
 };
-enum { MEM_SMALL_BYTES = 4096, MEM_BIG_BYTES = 32768 + 64, MEM_SLAB_BYTES = 65536, MEM_BUF_SLAB_BYTES = 262144 };
+enum { MEM_SMALL_BYTES = 4096, MEM_BIG_BYTES = 32768 + 64, MEM_SLAB_BYTES = 65536, MEM_BIG_SLAB_BYTES = 262144 };
 
 /* ---- str_ : byte slices and builders ------------------------------------------------------------------------------------- */
 
@@ -461,6 +461,7 @@ struct io_outq {
     bool sending;
 };
 
+enum { IO_PIPE_BYTES = 131072, IO_PIPES_KEPT = 32 };
 struct ep_loop;
 struct ur_loop;
 /* The event loop of one thread. */
@@ -474,12 +475,13 @@ struct io_loop {
     size_t mapped;                                       /* bytes of all pools of this thread */
     struct io_sock *ready, *ready_tail;                  /* sockets with IO_S_QUEUED, in order */
     struct net_addr peer;                                /* of the descriptor in IO_ACCEPT when family is not 0 */
+    int pipes[IO_PIPES_KEPT][2];                         /* empty pipes, kept for the next pump */
+    int pipes_n;
     bool nonblocking;                                    /* sockets of this engine carry O_NONBLOCK */
     bool stop;                                           /* io_run returns after this turn */
 };
 
 /* Moves bytes from one socket to another through a pipe, without copying them. Both receive subscriptions are stopped. */
-enum { IO_PIPE_BYTES = 65536, IO_PIPES_KEPT = 8 };
 enum io_pump_state { IO_PUMP_DONE, IO_PUMP_AGAIN, IO_PUMP_WAIT_IN, IO_PUMP_WAIT_OUT, IO_PUMP_EOF, IO_PUMP_FAILED_IN, IO_PUMP_FAILED_OUT };
 struct io_pump {
     int pipe[2];                                         /* -1: none */
@@ -1816,6 +1818,7 @@ struct up_pool {
     uint64_t fail_from_ms, down_until_ms;                /* passive health: first failure of the window; out until */
     uint32_t fails;
     uint32_t ewma_us;                                    /* time to the response head, smoothed */
+    bool large;                                          /* the last answer was large: see px_expects_large */
     uint32_t keepalive, keepalive_ms, keepalive_requests, life_ms;
     uint64_t requests, failures;
 };
@@ -2049,6 +2052,7 @@ struct px_req {
     uint32_t pend_at, pend_n;
     struct mem_buf *up_in;                               /* upstream bytes of a head that came in pieces */
     struct mem_buf *sent;                                /* the request as it goes upstream: head, and content while it is small */
+    struct mem_buf *held;                                /* proxy-request-buffering: the whole content, framed */
     struct h1_head head;                                 /* the request's, then the response's */
     struct h1_head *trailer;                             /* while trailers are read */
     struct mem_buf *trailer_in;
@@ -2170,6 +2174,7 @@ enum {
     CTL_REWATCH_MS = 1000,                               /* a watched folder that went away is looked for again */
     CTL_NAMES_MS = 5000,                                 /* names of endpoints hold readiness back no longer than this */
     CTL_PATH_MAX = 4096,
+    CTL_DEAR_NS = 1000000,
 };
 
 /* What the control loop starts from. */
@@ -2205,7 +2210,8 @@ struct ctl {
     bool ready;                                          /* latched: the first table is served */
     bool stopping, drained;
     uint64_t t_event_ns;                                 /* of the first change that is not published yet; 0: none */
-    uint64_t compiled_ms;                                /* when the last compile was */
+    uint64_t compiled_ms;                                /* when the last compile was that published something or was dear: the interval runs from
+                                                            it, so that a service made just before its Ingress does not hold that back */
     uint64_t started_ms, warned_ms;
     /* the file */
     uint64_t file_hash;

@@ -256,6 +256,26 @@ UT(cfg_flags_are_checked)
     str_free(&report.text);
 }
 
+/* What a kubelet injects for services called ramjet and ramjet-http is no option, and what is none is passed over. */
+UT(cfg_injected_variables_are_ignored)
+{
+    static const char *const env[] = {
+        "KUBERNETES_SERVICE_HOST=10.0.0.1", "RAMJET_PORT=tcp://10.0.0.9:80", "RAMJET_PORT_80_TCP=tcp://10.0.0.9:80", "RAMJET_SERVICE_PORT=80",
+        "RAMJET_SERVICE_PORT_HTTP=80", "RAMJET_HTTP_PORT=tcp://10.0.0.9:80", "RAMJET_HTTP_SERVICE_HOST=10.0.0.9", "RAMJET_", "RAMJET_=", "RAMJET_HTTP",
+        "RAMJET_A_NAME_OF_MORE_THAN_SIXTY_FOUR_BYTES_THAT_NO_OPTION_WILL_EVER_HAVE_AT_ALL=1", NULL,
+    };
+    struct cfg_report report;
+    struct cfg *c = cfg_ut_load(NULL, NULL, env, &report);
+
+    UT_SLICE(str_built(&report.text), "");
+    UT_REQUIRE(c != NULL);
+    UT_INT(c->http.n, 1);
+    UT_INT(c->http.v[0].addr.port, 8080);
+    UT_CHECK(c->cluster);
+    cfg_put(c);
+    str_free(&report.text);
+}
+
 UT(cfg_operands_are_handed_out)
 {
     static const char *const flags[] = {"a.yaml", "--server-tokens", "b.yaml", "--ingress-class=nginx", "--", "--c"};

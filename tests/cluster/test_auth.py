@@ -160,6 +160,18 @@ def test_in_cluster(ramjet, api, ns, host, web, tmp_path):
     ramjet(watch_namespace=ns, **in_cluster(api.port, folder)).expect(host, "/", A)
 
 
+def test_variables_of_services_are_ignored(ramjet, api, ns, host, web, tmp_path):
+    """A kubelet injects RAMJET_* for services that are called ramjet or ramjet-http: they are no options."""
+    options = in_cluster(api.port, service_account_dir(str(tmp_path / "sa"), api.ca.cert, api.ADMIN, ns))
+    for name in ("RAMJET", "RAMJET_HTTP", "RAMJET_ADMIN"):
+        options["env"].update({name + "_SERVICE_HOST": "10.96.0.9", name + "_SERVICE_PORT": "80", name + "_SERVICE_PORT_HTTP": "80",
+                               name + "_PORT": "tcp://10.96.0.9:80", name + "_PORT_80_TCP": "tcp://10.96.0.9:80", name + "_PORT_80_TCP_PROTO": "tcp",
+                               name + "_PORT_80_TCP_PORT": "80", name + "_PORT_80_TCP_ADDR": "10.96.0.9"})
+    r = ramjet(watch_namespace=ns, **options)
+    r.expect(host, "/", A)
+    assert " error " not in r.log()
+
+
 def test_in_cluster_token_and_ca_rotate(on_fake, fake, other_ca, tmp_path):
     """The server gets a certificate of another CA and takes another token only; both files follow."""
     folder = service_account_dir(str(tmp_path / "sa"), fake.ca.cert, fake.token)

@@ -1576,6 +1576,12 @@ static inline void io_accept_start(struct io_loop *lp, struct io_sock *s) { lp->
 static inline void io_accept_stop(struct io_loop *lp, struct io_sock *s) { lp->ops->accept_stop(lp, s); }
 static inline void io_recv_start(struct io_loop *lp, struct io_sock *s) { lp->ops->recv_start(lp, s); }
 static inline void io_recv_big(struct io_loop *lp, struct io_sock *s) { lp->ops->recv_big(lp, s); }
+/* A single receive of at most a small buffer: a head, when what follows it is better fetched in another way. */
+static inline void io_recv_head(struct io_loop *lp, struct io_sock *s)
+{
+    s->once_small = true;
+    lp->ops->recv_big(lp, s);
+}
 static inline void io_recv_stop(struct io_loop *lp, struct io_sock *s) { lp->ops->recv_stop(lp, s); }
 static inline void io_poll(struct io_loop *lp, struct io_sock *s, int what) { lp->ops->poll(lp, s, what); }
 static inline void io_close(struct io_loop *lp, struct io_sock *s) { lp->ops->close_sock(lp, s); }
@@ -1816,7 +1822,7 @@ enum { EP_EVENTS = 256, EP_ROUNDS = 4, EP_READS = 8 };
 
 struct ep_loop {
     int fd;
-    struct mem_buf *hot;                                 /* what the next small receive fills */
+    struct mem_buf *hot;                                 /* a big buffer that the next receive fills; it stays in the cache */
     struct sys_epoll_event events[EP_EVENTS];
 };
 
@@ -1965,33 +1971,33 @@ static void ep_do_accept(struct io_loop *lp, struct io_sock *s)
     if (s->flags & IO_S_WANT_ACCEPT) io_queue(lp, s);
 }
 
-/* One receive into the hot buffer (or a big one). Returns false when there is no buffer. */
-static bool ep_do_recv(struct io_loop *lp, struct io_sock *s, bool big)
+/* One receive into the hot buffer. Returns false when there is nothing to read, or no buffer. */
+static bool ep_do_recv(struct io_loop *lp, struct io_sock *s)
 {
-    struct mem_buf *b = big ? mem_buf_new(&lp->big) : lp->ep->hot;
+    bool once = s->flags & IO_S_WANT_BIG;
+    struct mem_buf *b = lp->ep->hot;
+    uint32_t max;
     int n;
 
-    if (!b && !big) b = lp->ep->hot = mem_buf_new(&lp->small);
-    if (!b) {
+    if (!b && !(b = lp->ep->hot = mem_buf_new(&lp->big))) {
         mtr_add(MTR_ENGINE_STARVED, 1);
         io_queue(lp, s);
         return false;
     }
-    do n = (int)sys_recv(s->fd, b->data, b->cap, 0);
+    max = once && s->once_small ? MEM_SMALL_BYTES : b->cap;
+    do n = (int)sys_recv(s->fd, b->data, max, 0);
     while (n == -EINTR);
-    if (n == -ENOTSOCK) n = (int)sys_read(s->fd, b->data, b->cap);
-    if (n < (int)b->cap) s->flags &= (uint16_t)~IO_S_HAS_IN;
+    if (n == -ENOTSOCK) n = (int)sys_read(s->fd, b->data, max);
+    if (n < (int)max) s->flags &= (uint16_t)~IO_S_HAS_IN;
     if (n == -EAGAIN) {
         s->flags &= (uint16_t)~IO_S_HAS_HUP;
-        if (big) mem_buf_put(b);
         return false;
     }
     b->len = n > 0 ? (uint32_t)n : 0;
-    if (big || n <= 0) s->flags &= (uint16_t)~(IO_S_WANT_BIG | (n <= 0 ? IO_S_WANT_RECV : 0));
+    if (once || n <= 0) s->flags &= (uint16_t)~(IO_S_WANT_BIG | (n <= 0 ? IO_S_WANT_RECV : 0));
+    if (once) s->once_small = false;
     s->handle(s, IO_RECV, n, b);
-    if (big) {
-        mem_buf_put(b);
-    } else if (b->refs > 1) {
+    if (b->refs > 1) { /* the handler keeps it */
         lp->ep->hot = NULL;
         mem_buf_put(b);
     }
@@ -2001,10 +2007,8 @@ static bool ep_do_recv(struct io_loop *lp, struct io_sock *s, bool big)
 static void ep_do_in(struct io_loop *lp, struct io_sock *s)
 {
     for (int i = 0; i < EP_READS; i++) {
-        bool big = s->flags & IO_S_WANT_BIG;
-
         if (!(s->flags & (IO_S_WANT_RECV | IO_S_WANT_BIG)) || !(s->flags & (IO_S_HAS_IN | IO_S_HAS_HUP))) return;
-        if (!ep_do_recv(lp, s, big)) return;
+        if (!ep_do_recv(lp, s)) return;
         if (s->flags & IO_S_CLOSING) return;
     }
     io_queue(lp, s);
@@ -2101,7 +2105,7 @@ enum ur_op { UR_ACCEPT, UR_CONNECT, UR_RECV, UR_BIG, UR_SEND, UR_POLL_IN, UR_POL
 
 struct ur_slot {
     struct io_sock *s;                                   /* NULL: free; next_free then counts */
-    struct mem_buf *big;                                 /* what a UR_BIG fills */
+    struct mem_buf *big;                                 /* what a single receive fills */
     uint32_t next_free;
     uint16_t gen;
     uint16_t pending;                                    /* operations the kernel holds */
@@ -2383,7 +2387,7 @@ static void ur_recv_big(struct io_loop *lp, struct io_sock *s)
         io_queue(lp, s);
         return;
     }
-    slot->big = mem_buf_new(&lp->big);
+    slot->big = mem_buf_new(s->once_small ? &lp->small : &lp->big);
     if (!slot->big) {
         mtr_add(MTR_ENGINE_STARVED, 1);
         io_queue(lp, s); /* tried again from the ready list */
@@ -2517,6 +2521,7 @@ static void ur_on_big(struct io_loop *lp, struct io_sock *s, struct mem_buf *b, 
         return;
     }
     b->len = res > 0 ? (uint32_t)res : 0;
+    s->once_small = false;
     s->flags &= (uint16_t)~IO_S_WANT_BIG;
     s->handle(s, IO_RECV, res, b);
     mem_buf_put(b);
@@ -12665,18 +12670,17 @@ static uint32_t up_first(struct up *up, struct up_group *g, const struct rt_back
     return up_by_weight(b, (uint32_t)((uint64_t)g->cursor++ * g->step % g->total));
 }
 
-/* Cost of endpoint i for least_conn and ewma: lower is better. */
+/* Cost of endpoint i for least_conn, random and ewma: lower is better. Idle endpoints cost the same, so that the weighted start decides. */
 static uint64_t up_cost(struct up_group *g, const struct rt_backend *b, uint32_t i)
 {
     const struct up_pool *p = g->pools[i];
-    uint64_t active = (p ? p->active_n : 0) + 1ull, cost = b->balance == RT_EWMA ? active * ((p ? p->ewma_us : 0) + 1ull) : active;
+    uint64_t active = p ? p->active_n : 0, cost = b->balance == RT_EWMA ? (active + 1) * ((p ? p->ewma_us : 0) + 1ull) : active;
 
     return cost * 1000 / (b->ep[i].weight ? b->ep[i].weight : 1);
 }
 
-static int up_pick_once(struct up *up, struct up_group *g, const struct rt_backend *b, const struct up_choice *c)
+static int up_pick_once(struct up *up, struct up_group *g, const struct rt_backend *b, const struct up_choice *c, uint32_t first)
 {
-    uint32_t first = up_first(up, g, b, c);
     int best = -1;
 
     if (b->balance == RT_RANDOM || b->balance == RT_EWMA) {
@@ -12700,11 +12704,14 @@ static int up_pick_once(struct up *up, struct up_group *g, const struct rt_backe
 /* Position of the endpoint to use, or -1 when all were tried. Endpoints that are out are used when nothing else is left. */
 static int up_pick(struct up *up, struct up_group *g, const struct rt_backend *b, struct up_choice c)
 {
-    int i = b->n ? up_pick_once(up, g, b, &c) : -1;
+    uint32_t first;
+    int i;
 
-    if (i >= 0 || !b->n) return i;
+    if (!b->n) return -1;
+    first = up_first(up, g, b, &c);
+    if ((i = up_pick_once(up, g, b, &c, first)) >= 0) return i;
     c.any = true;
-    return up_pick_once(up, g, b, &c);
+    return up_pick_once(up, g, b, &c, first);
 }
 
 /* ---- passive health ---- */
@@ -13322,7 +13329,8 @@ static void fl_pull(struct px_req *r, struct px_flow *f)
         }
         if (f->q.bytes >= PX_LOW) return;
         f->src = f->big ? PX_SRC_BIG : PX_SRC_STREAM;
-        if (f->big) io_recv_big(lp, s);
+        if (f->big && r->state == PX_WAIT_RESPONSE) io_recv_head(lp, s);
+        else if (f->big) io_recv_big(lp, s);
         else io_recv_start(lp, s);
         return;
     case PX_SRC_STOPPING:
@@ -13714,7 +13722,7 @@ static void px_expects_large(struct px_req *r, bool armed)
     f->big = true;
     f->src = armed ? PX_SRC_STOPPING : PX_SRC_BIG;
     if (armed) io_recv_stop(&r->w->loop, &r->up->s);
-    else io_recv_big(&r->w->loop, &r->up->s);
+    else io_recv_head(&r->w->loop, &r->up->s);
 }
 
 /* Takes a connection to endpoint p. 1: in use, 0: connecting, negative: failed at once. */
@@ -14057,13 +14065,7 @@ static void px_keep_pending(struct px_req *r, struct mem_buf *b, uint32_t at, ui
 {
     struct mem_buf *both;
 
-    if (!r->pend) {
-        r->pend = mem_buf_get(b);
-        r->pend_at = at;
-        r->pend_n = n;
-        return;
-    }
-    if (r->up_flow.src == PX_SRC_STREAM) {
+    if (r->pend && r->up_flow.src == PX_SRC_STREAM) {
         r->up_flow.src = PX_SRC_STOPPING;
         io_recv_stop(&r->w->loop, &r->c->s);
     }
@@ -14071,7 +14073,7 @@ static void px_keep_pending(struct px_req *r, struct mem_buf *b, uint32_t at, ui
         px_abort(r, PX_MEMORY);
         return;
     }
-    memcpy(both->data, r->pend->data + r->pend_at, r->pend_n);
+    if (r->pend) memcpy(both->data, r->pend->data + r->pend_at, r->pend_n);
     memcpy(both->data + r->pend_n, b->data + at, n);
     both->len = r->pend_n + n;
     fl_put(&r->pend);
@@ -14634,8 +14636,12 @@ static void px_on_closing(struct io_sock *s, enum io_event ev, int res, struct m
     }
     if (r->retry_later && !r->aborted) {
         r->retry_later = false;
-        px_rewind(r);
-        px_try(r, (enum px_error)r->error_before, r->retry_fresh);
+        if (r->replayable) {
+            px_rewind(r);
+            px_try(r, (enum px_error)r->error_before, r->retry_fresh);
+        } else { /* content that came meanwhile is not all in r->sent */
+            px_refuse(r, (enum px_error)r->error_before);
+        }
         if (r->state != PX_REFUSED) r->why = NULL;
     }
     px_settle(c);

@@ -421,6 +421,7 @@ struct io_sock {
     void (*handle)(struct io_sock *s, enum io_event ev, int res, struct mem_buf *buf);
     struct io_sock *ready_next;                          /* list of sockets that have something to deliver without the kernel */
     struct io_outq *q;                                   /* epoll: the send that waits for room */
+    bool once_small;                                     /* the single receive takes no more than a small buffer */
 };
 
 /* flags of a socket. WANT: asked for. HAS: epoll's edge-triggered knowledge. */
@@ -2087,7 +2088,7 @@ struct px {
 
 enum {
     PX_HIGH = 49152, PX_LOW = 16384,                     /* bytes queued for a slow destination: stop, go on */
-    PX_COPY_MAX = 1500,                                  /* content up to this is copied behind the head, more is passed by reference */
+    PX_COPY_MAX = 3500,                                  /* content up to this is copied behind the head, more is passed by reference */
     PX_PUMP_MIN = 65536,                                 /* content from this on is spliced: copies cost more from about here */
     PX_BIG_MIN = 16384,                                  /* content of unknown length: big buffers from here on */
     PX_PEND_MAX = 524288,                                /* pipelined bytes kept while a request runs */

@@ -1,6 +1,6 @@
 """Measurements on a real API server: how fast changes are served, and what they cost.
 
-    tests/cluster/run --show [--engines epoll,uring] [--parts changes,churn,scale,loss,silent] [--count 5000] [--quick]
+    tests/cluster/run --show [--engines epoll,uring] [--parts changes,churn,scale,loss,silent,lookup] [--count 5000] [--quick]
 
 Prints a Markdown table and writes bench/results/cluster.json. The binary is
 RAMJET_BIN, else build/ramjet, else ./ramjet.
@@ -10,6 +10,7 @@ churn    1,000 Ingress creates and deletes beside a steady load on another host
 scale    --count Ingresses with two paths, a service and a slice each
 loss     SIGKILL and restart of the API server under load; token rotation
 silent   a watch that says nothing any more
+lookup   CPU per request with one host and with --count hosts before the same upstream
 """
 
 import argparse
@@ -400,6 +401,20 @@ def scale(bed, engine, count, times, state):
     return out
 
 
+def lookup(bed, engine, count, quick):
+    """Point 7, without what many upstreams cost (a pooled connection to each): all hosts lead to one backend, from a file."""
+    def start(hosts):
+        path = os.path.join(WORK, "lookup-%d.ini" % hosts)
+        with open(path, "w") as f:
+            f.write("[backend s]\nendpoint = %s:8080\n" % A)
+            for i in range(hosts):
+                f.write("[route r%d]\nhost = h%d.lookup\nbackend = s\n[route a%d]\nhost = h%d.lookup\npath = /api\nbackend = s\n" % (i, i, i, i))
+        return bed.ramjet(engine, kubeconfig=None, config=path)
+    with start(1) as one, start(count) as many:
+        return cpu_per_request([("one host", one, {"host": "h0.lookup"}), ("many, one host", many, {"host": "h5.lookup"}),
+                                ("many, every host in turn", many, {"format": "h%d.lookup", "count": count})], 0.5 if quick else 2, 1 if quick else 7)
+
+
 def loss(bed, engine, times):
     """Point 8: SIGKILL and restart under load, then the same with a token that rotated meanwhile."""
     kube, api, ns = bed.kube, bed.api, bed.kube.namespace("loss-" + engine)
@@ -512,6 +527,8 @@ def rows(results):
     add("many: wrong answers after ready", "0", lambda r: "%d of %d" % (r["scale"]["start"]["wrong"], r["scale"]["start"]["asked"]))
     add("many: CPU per request, one Ingress / all, one host / all, every host", "equal",
         lambda r: "%g / %g / %g us" % tuple(r["scale"]["cpu_us_per_request"][k] for k in ("one host", "all, one host", "all, every host in turn")))
+    add("many hosts, one upstream: CPU per request, one host / many, one host / many, every host", "equal",
+        lambda r: "%g / %g / %g us" % tuple(r["lookup"][k] for k in ("one host", "many, one host", "many, every host in turn")))
     add("loss: failed of requests; idle connections lost", "0; 0", lambda r: "%d of %d; %d of %d" % tuple(r["loss"][k] for k in ("failed", "requests", "idle_lost", "idle")))
     add("loss: routes equal to the server's afterwards", "yes", lambda r: "yes" if r["loss"]["store_equal"] else "NO")
     add("loss: next change served after the server is ready, median / max", "1.5 s",
@@ -530,7 +547,7 @@ def table(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engines", default=",".join(ENGINES))
-    parser.add_argument("--parts", default="changes,churn,scale,loss,silent")
+    parser.add_argument("--parts", default="changes,churn,scale,loss,silent,lookup")
     parser.add_argument("--count", type=int, default=5000, help="Ingresses of the part `scale`")
     parser.add_argument("--quick", action="store_true", help="few repetitions, to see that it works")
     options = parser.parse_args()
@@ -545,7 +562,7 @@ def main():
     began, stalled = time.monotonic(), stalled_us()
     run = {"changes": lambda e: changes(bed, e, 5 if quick else 50), "churn": lambda e: churn(bed, e, 60 if quick else 1000, 100),
            "scale": lambda e: scale(bed, e, options.count, 3 if quick else 20, state), "loss": lambda e: loss(bed, e, 1 if quick else 5),
-           "silent": lambda e: silent(bed, e)}
+           "silent": lambda e: silent(bed, e), "lookup": lambda e: lookup(bed, e, options.count, quick)}
     try:
         # The table of the other parts stays small: `scale` comes last.
         for part in sorted(parts, key=lambda p: p == "scale"):

@@ -475,3 +475,11 @@ UT(engines_keep_the_promises_of_io_ops)
         }
     }
 }
+
+UT(engines_probe_names_what_is_missing)
+{
+    const char *what = NULL;
+    int rc = ur_probe(&what);
+
+    UT_CHECK(rc <= 0 && what != NULL);
+}

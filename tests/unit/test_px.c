@@ -90,7 +90,7 @@ static void ps_publish(uint32_t version)
 
 static struct cfg *ps_cfg(const char *extra)
 {
-    char text[1024];
+    char text[1024] = "";
     struct cfg_input in = {.file_name = "edge.ini", .text = str_of(text, 0)};
     struct cfg_report report = {.text = str_growing()};
     struct cfg *c;
@@ -108,7 +108,7 @@ static struct cfg *ps_cfg(const char *extra)
 static bool ps_open(void)
 {
     ps_table.cfg[0] = ps_cfg("");
-    ps_table.cfg[1] = ps_cfg("server-tokens = true\nload-balance = least_conn\n");
+    ps_table.cfg[1] = ps_cfg("server-tokens = true\nload-balance = least_conn\nproxy-request-buffering = on\naccess-log-format = combined\n");
     if (!ps_table.cfg[0] || !ps_table.cfg[1]) return false;
     rj.rt.workers = 1;
     rj.log_level = LOG_ERROR;

@@ -201,7 +201,7 @@ FILE *fopen64(const char *path, const char *mode) { return (fopen)(path, mode); 
  * Calls:   sys_
  * Threads: an arena, a pool and its buffers belong to one thread; mem_alloc any.
  * Rules:   1. An arena frees all at once; nothing in it is freed alone.
- *          2. A pool gives an empty slab back to the kernel, but one.
+ *          2. A pool gives empty slabs back to the kernel when it is trimmed, or when it has too many.
  *          3. A buffer has one writer and counted readers; the last put returns it.
  * ========================================================================== */
 
@@ -320,14 +320,31 @@ static struct mem_slab *mem_slab_new(struct mem_pool *pool)
     return s;
 }
 
+static void mem_slab_free(struct mem_pool *pool, struct mem_slab *s)
+{
+    *pool->mapped -= pool->slab_bytes;
+    sys_unmap(s, pool->slab_bytes);
+}
+
+/* A slab with a free object: an empty one that was kept, or a new one. */
+static struct mem_slab *mem_slab_next(struct mem_pool *pool)
+{
+    struct mem_slab *s = pool->empty;
+
+    if (!s) return mem_slab_new(pool);
+    pool->empty = s->next;
+    pool->empty_n--;
+    mem_slab_link(pool, s);
+    return s;
+}
+
 /* One object, not zeroed, or NULL at the ceiling. */
 static void *mem_pool_get(struct mem_pool *pool)
 {
     struct mem_slab *s = pool->partial;
     void *p;
 
-    if (RJ_UNLIKELY(!s) && !(s = mem_slab_new(pool))) return NULL;
-    if (s == pool->spare) pool->spare = NULL;
+    if (RJ_UNLIKELY(!s) && !(s = mem_slab_next(pool))) return NULL;
     if (s->free) {
         p = s->free;
         s->free = *(void **)p;
@@ -349,26 +366,38 @@ static void mem_pool_put(struct mem_pool *pool, void *p)
     pool->used--;
     if (!s->on_list) mem_slab_link(pool, s);
     if (--s->used) return;
-    if (!pool->spare) {
-        pool->spare = s;
+    mem_slab_unlink(pool, s);
+    if ((pool->empty_n + 1) * (size_t)pool->slab_bytes > MEM_EMPTY_BYTES || (pool->limit && *pool->mapped > pool->limit / 2)) { /* the ceiling is shared */
+        mem_slab_free(pool, s);
         return;
     }
-    mem_slab_unlink(pool, s);
-    *pool->mapped -= pool->slab_bytes;
-    sys_unmap(s, pool->slab_bytes);
+    s->next = pool->empty;
+    pool->empty = s;
+    pool->empty_n++;
 }
 
-/* Frees the spare slab; every object must have been put. */
+/* Gives half of the empty slabs back to the kernel: called now and then, so that a burst does not map and unmap in every turn. */
+static void mem_pool_trim(struct mem_pool *pool)
+{
+    for (uint32_t n = (pool->empty_n + 1) / 2; n--;) {
+        struct mem_slab *s = pool->empty;
+
+        pool->empty = s->next;
+        pool->empty_n--;
+        mem_slab_free(pool, s);
+    }
+}
+
+/* Frees the slabs; every object must have been put. */
 static void mem_pool_fini(struct mem_pool *pool)
 {
+    while (pool->empty_n) mem_pool_trim(pool);
     while (pool->partial) {
         struct mem_slab *s = pool->partial;
 
         mem_slab_unlink(pool, s);
-        *pool->mapped -= pool->slab_bytes;
-        sys_unmap(s, pool->slab_bytes);
+        mem_slab_free(pool, s);
     }
-    pool->spare = NULL;
 }
 
 /* A buffer with one reference, from a pool made for buffers, or NULL. */
@@ -635,23 +664,25 @@ static inline void str_put_z(struct str_builder *b, const char *z) { str_put(b, 
 
 static void str_put_u64(struct str_builder *b, uint64_t v)
 {
-    uint8_t tmp[20];
-    size_t at = sizeof tmp;
+    unsigned n = 1;
+    uint8_t *p;
 
-    do tmp[--at] = (uint8_t)('0' + v % 10);
-    while (v /= 10);
-    str_put(b, str_of(tmp + at, sizeof tmp - at));
+    for (uint64_t rest = v; rest >= 10; rest /= 10) n++;
+    if (!(p = str_room(b, n))) return;
+    b->n += n;
+    for (p += n; n--; v /= 10) *--p = (uint8_t)('0' + v % 10);
 }
 
-/* Lower-case hexadecimal without leading zeros, at least min digits. */
+/* Lower-case hexadecimal without leading zeros, at least min digits (at most 16). */
 static void str_put_hex(struct str_builder *b, uint64_t v, unsigned min)
 {
-    uint8_t tmp[16];
-    size_t at = sizeof tmp;
+    unsigned n = v ? (67 - (unsigned)__builtin_clzll(v)) / 4 : 1;
+    uint8_t *p;
 
-    do tmp[--at] = (uint8_t)"0123456789abcdef"[v & 15];
-    while ((v >>= 4) || sizeof tmp - at < min);
-    str_put(b, str_of(tmp + at, sizeof tmp - at));
+    if (n < min) n = min;
+    if (!(p = str_room(b, n))) return;
+    b->n += n;
+    for (p += n; n--; v >>= 4) *--p = (uint8_t)"0123456789abcdef"[v & 15];
 }
 
 static void str_vputf(struct str_builder *b, const char *fmt, va_list ap)
@@ -917,10 +948,18 @@ static void str_put_ip(struct str_builder *b, const struct net_addr *a)
         return;
     }
     if (a->family == AF_INET) {
+        uint8_t text[16];
+        unsigned n = 0;
+
         for (int i = 12; i < 16; i++) {
-            str_put_u64(b, a->ip[i]);
-            if (i < 15) str_put_c(b, '.');
+            unsigned v = a->ip[i];
+
+            if (v >= 100) text[n++] = (uint8_t)('0' + v / 100);
+            if (v >= 10) text[n++] = (uint8_t)('0' + v / 10 % 10);
+            text[n++] = (uint8_t)('0' + v % 10);
+            text[n++] = '.';
         }
+        str_put(b, str_of(text, n - 1));
         return;
     }
     for (int i = 0; i < 8; i++) {
@@ -1525,6 +1564,7 @@ static int io_loop_open(struct io_loop *lp, const struct io_ops *ops, size_t lim
     lp->ops = ops;
     clk_init(&lp->clk);
     mem_pool_init(&lp->small, MEM_SMALL_BYTES, MEM_SLAB_BYTES, &lp->mapped, limit);
+    mem_pool_init(&lp->medium, MEM_MEDIUM_BYTES, MEM_BIG_SLAB_BYTES, &lp->mapped, limit);
     mem_pool_init(&lp->big, MEM_BIG_BYTES, MEM_BIG_SLAB_BYTES, &lp->mapped, limit);
     return ops->open(lp);
 }
@@ -1537,6 +1577,7 @@ static void io_loop_close(struct io_loop *lp)
         sys_close(lp->pipes[lp->pipes_n][1]);
     }
     mem_pool_fini(&lp->small);
+    mem_pool_fini(&lp->medium);
     mem_pool_fini(&lp->big);
 }
 
@@ -2100,7 +2141,7 @@ static const struct io_ops ep_ops = {
  *          5. Descriptors are blocking: io_uring waits on them by poll; io_set_blocking changes that for a pump.
  * ========================================================================== */
 
-enum { UR_SQ = 512, UR_CQ = 8192, UR_BUFS = 64, UR_GROUP = 1 };
+enum { UR_SQ = 512, UR_CQ = 8192, UR_BUFS = 64, UR_GROUP = 1, UR_LIMIT_SMALL = 8 << 20 }; /* below that ceiling the ring has small buffers */
 enum ur_op { UR_ACCEPT, UR_CONNECT, UR_RECV, UR_BIG, UR_SEND, UR_POLL_IN, UR_POLL_OUT, UR_CANCEL, UR_CLOSE };
 
 struct ur_slot {
@@ -2120,6 +2161,7 @@ struct ur_loop {
     struct sys_uring_cqe *cqes;
     uint32_t sq_mask, cq_mask, sq_entries;
     uint32_t tail, submitted;                            /* of the submission queue, our side */
+    struct mem_pool *pool;                               /* where buffers of the ring come from */
     struct sys_uring_buf *ring;                          /* UR_BUFS entries shared with the kernel */
     uint16_t ring_tail, ring_missing;
     struct mem_buf *bufs[UR_BUFS];                       /* by buffer id; NULL: not in the ring */
@@ -2190,7 +2232,7 @@ static void ur_ring_fill(struct io_loop *lp)
         struct mem_buf *b;
 
         if (ur->bufs[id]) continue;
-        if (!(b = mem_buf_new(&lp->small))) break;
+        if (!(b = mem_buf_new(ur->pool))) break;
         ur_ring_add(ur, b, id);
         ur->ring_missing--;
     }
@@ -2270,6 +2312,7 @@ static int ur_open(struct io_loop *lp)
     if (!ur) return -ENOMEM;
     memset(ur, 0, sizeof *ur);
     ur->fd = -1;
+    ur->pool = lp->medium.limit && lp->medium.limit < UR_LIMIT_SMALL ? &lp->small : &lp->medium;
     lp->ur = ur;
     lp->nonblocking = false;
     rc = ur_open_rings(lp, ur);
@@ -2495,7 +2538,7 @@ static void ur_recv_data(struct io_loop *lp, struct io_sock *s, uint16_t id, int
     }
     mem_buf_put(b);
     ur->bufs[id] = NULL;
-    if ((b = mem_buf_new(&lp->small))) ur_ring_add(ur, b, id);
+    if ((b = mem_buf_new(ur->pool))) ur_ring_add(ur, b, id);
     else ur->ring_missing++;
 }
 
@@ -14264,8 +14307,7 @@ static void px_on_response_head(struct px_req *r, const uint8_t *head, uint32_t 
         return;
     }
     up_succeeded(r->up->pool, (r->t_header_ns - r->t_sent_ns) / 1000);
-    r->up->pool->large = m->framing == HTTP_BODY_LENGTH && m->length >= PX_PUMP_MIN;
-    f->big = false;
+    f->big = f->big && m->framing != HTTP_BODY_LENGTH;
     if (!m->keep_alive) px_spoil(r);
     if (!r->up_flow.done || r->w->px.draining) r->keep = false; /* an early answer: the rest of the request may never come */
     h1_body_init(&f->body, (enum http_framing)m->framing, m->length);
@@ -14399,6 +14441,7 @@ static void px_finish_upstream(struct px_req *r)
         return;
     }
     r->up = NULL;
+    u->pool->large = r->down_flow.bytes >= PX_PUMP_MIN;
     up_release(u, r->down_flow.src == PX_SRC_STREAM);
 }
 
@@ -14472,14 +14515,16 @@ static uint64_t px_deadline(const struct px_req *r, enum px_error *error)
         PX_EARLIER(last + r->policy.read_ms, PX_READ_TIMEOUT);
     }
     if (r->connecting) PX_EARLIER(r->connect_ms + r->policy.connect_ms, PX_CONNECT_TIMEOUT);
-    if (!u->done && r->state != PX_TUNNEL && (r->state != PX_REFUSED || r->keep) && u->src != PX_SRC_IDLE && u->src != PX_SRC_STOPPING && !fl_is_waiting(u))
+    if (!u->done && r->state != PX_TUNNEL && (r->state != PX_REFUSED || r->keep) && u->src != PX_SRC_IDLE && u->src != PX_SRC_STOPPING &&
+        (r->holding || !fl_is_waiting(u)))
         PX_EARLIER(u->in_ms + r->client_body_ms, PX_BODY_TIMEOUT);
     if (fl_is_waiting(u) && r->up && !r->connecting) PX_EARLIER(u->out_ms + r->policy.send_ms, PX_SEND_TIMEOUT);
     if (u->done && !u->q.bytes && r->state == PX_WAIT_RESPONSE) PX_EARLIER((u->out_ms > d->in_ms ? u->out_ms : d->in_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
     if (r->state == PX_RELAY && !d->done && !fl_is_waiting(d))
         PX_EARLIER((d->in_ms > d->out_ms ? d->in_ms : d->out_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
     if (fl_is_waiting(d)) PX_EARLIER(d->out_ms + r->client_send_ms, PX_CLIENT_TIMEOUT);
-    if (r->expect && r->minor && !r->continued && !r->head_sent && r->state == PX_WAIT_RESPONSE) PX_EARLIER((r->t_sent_ns / 1000000) + PX_CONTINUE_MS, PX_OK);
+    if (r->expect && r->minor && !r->continued && !r->head_sent && (r->holding || r->state == PX_WAIT_RESPONSE)) /* holding: at once */
+        PX_EARLIER((r->t_sent_ns / 1000000) + PX_CONTINUE_MS, PX_OK);
 #undef PX_EARLIER
     return at == UINT64_MAX ? 0 : at;
 }
@@ -14908,9 +14953,11 @@ static void px_fini(struct wrk *w)
 /* Hands m over; the box's thread runs it soon. Any thread. */
 static void wrk_post(struct wrk_box *box, struct wrk_msg *m)
 {
-    m->next = atomic_load_explicit(&box->inbox, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(&box->inbox, &m->next, m, memory_order_release, memory_order_relaxed)) {} /* wrk_box_take acquires */
-    if (!m->next) sys_send(box->wake_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* the first one wakes; the others find it awake */
+    struct wrk_msg *head = atomic_load_explicit(&box->inbox, memory_order_relaxed);
+
+    do m->next = head;
+    while (!atomic_compare_exchange_weak_explicit(&box->inbox, &head, m, memory_order_release, memory_order_relaxed)); /* wrk_box_take acquires */
+    if (!head) sys_send(box->wake_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* the first one wakes; the others find it awake */
 }
 
 static void wrk_box_take(struct wrk_box *box)
@@ -15110,8 +15157,15 @@ static int wrk_open(struct wrk *w)
     return 0;
 }
 
-static void wrk_tell_memory(struct wrk *w)
+/* Once a second: gives memory that is not used back, and tells what is mapped. */
+static void wrk_tidy(struct wrk *w)
 {
+    struct mem_pool *pools[] = {&w->loop.small, &w->loop.medium, &w->loop.big, &w->px.conns, &w->px.reqs, &w->up.conns};
+
+    if (w->loop.clk.now_ms - w->tidied_ms >= 1000) {
+        w->tidied_ms = w->loop.clk.now_ms;
+        for (size_t i = 0; i < RJ_COUNT(pools); i++) mem_pool_trim(pools[i]);
+    }
     if (RJ_LIKELY(w->seen_mapped == w->loop.mapped)) return;
     mtr_move(MTR_BUFFER_BYTES, (int64_t)w->loop.mapped - (int64_t)w->seen_mapped);
     w->seen_mapped = w->loop.mapped;
@@ -15127,7 +15181,7 @@ static void *wrk_main(void *arg)
     if (w->start_error < 0) return NULL;
     while (!w->loop.stop) {
         io_turn(&w->loop, 1000);
-        wrk_tell_memory(w);
+        wrk_tidy(w);
     }
     px_drain(w, true);
     wrk_box_close(&w->box);
@@ -15195,7 +15249,7 @@ static int wrk_open_listeners(struct wrk *w, const struct cfg *cfg, bool first, 
         int fd = first ? wrk_port_is_free(l) : 0;
 
         if (fd == 0) fd = wrk_listen(l, first);
-        if (fd == -ENOENT) continue;
+        if (fd == -ENOENT && !first) continue;
         if (fd < 0) return log_fail(e, "http: cannot listen on " STR_FMT ": %s", STR_ARG(l->text), strerror(-fd));
         w->listener[w->listeners].port = l->addr.family == AF_UNIX ? 0 : l->addr.port;
         w->listen_fd[w->listeners++] = fd;
@@ -16677,15 +16731,18 @@ static void adm_on_sent(struct adm_conn *c)
 
 static void adm_on_received(struct adm_conn *c, struct str part)
 {
+    bool over = false;
+
     if (!c->keep_alive && c->state >= ADM_WAIT_WORKERS) return; /* nothing more is answered here */
-    if (part.n > sizeof c->in - c->in_n) {               /* no client of ours sends so much ahead */
-        adm_conn_close(c);
-        return;
+    if (part.n > sizeof c->in - c->in_n) {
+        over = true;
+        part.n = sizeof c->in - c->in_n;                 /* enough for the parser to refuse a head that is too large */
     }
     if (c->state == ADM_WAIT_HEAD && !c->in_n) adm_deadline(c, ADM_TIMEOUT_MS);
     memcpy(c->in + c->in_n, part.p, part.n);
     c->in_n += (uint32_t)part.n;
     adm_on_bytes(c);
+    if (over && c->keep_alive) adm_conn_close(c);        /* no client of ours sends so much ahead */
 }
 
 static void adm_on_event(struct io_sock *s, enum io_event ev, int res, struct mem_buf *buf)

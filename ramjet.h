@@ -208,7 +208,8 @@ struct mem_pool {
     uint32_t size;                                       /* of one object, a multiple of 16 */
     uint32_t slab_bytes;                                 /* a power of two: an object finds its slab by masking */
     struct mem_slab *partial;                            /* slabs with a free object; the hot one first */
-    struct mem_slab *spare;                              /* at most one empty slab is kept */
+    struct mem_slab *empty;                              /* kept for the next burst; mem_pool_trim gives them back */
+    uint32_t empty_n;
     size_t *mapped;                                      /* bytes mapped by all pools of this owner, for the ceiling */
     size_t limit;                                        /* ceiling of *mapped; 0 = none */
     uint32_t used;                                       /* objects handed out */
@@ -224,7 +225,11 @@ struct mem_buf {
     bool heap;                                           /* from mem_buf_heap: counted by the pool's ceiling, freed to mem_alloc */
     uint8_t data[];
 };
-enum { MEM_SMALL_BYTES = 4096, MEM_BIG_BYTES = 32768 + 64, MEM_SLAB_BYTES = 65536, MEM_BIG_SLAB_BYTES = 262144 };
+enum {
+    MEM_SMALL_BYTES = 4096, MEM_MEDIUM_BYTES = 16384, MEM_BIG_BYTES = 31744 + 64, /* of one buffer with its struct */
+    MEM_SLAB_BYTES = 65536, MEM_BIG_SLAB_BYTES = 262144,
+    MEM_EMPTY_BYTES = 4 << 20,                           /* empty slabs that one pool keeps */
+};
 
 /* ---- str_ : byte slices and builders ------------------------------------------------------------------------------------- */
 
@@ -472,7 +477,7 @@ struct io_loop {
     struct ur_loop *ur;
     void *sim;
     struct clk_wheel clk;
-    struct mem_pool small, big;                          /* buffers */
+    struct mem_pool small, medium, big;                  /* buffers */
     size_t mapped;                                       /* bytes of all pools of this thread */
     struct io_sock *ready, *ready_tail;                  /* sockets with IO_S_QUEUED, in order */
     struct net_addr peer;                                /* of the descriptor in IO_ACCEPT when family is not 0 */
@@ -2087,7 +2092,7 @@ struct px {
 };
 
 enum {
-    PX_HIGH = 49152, PX_LOW = 16384,                     /* bytes queued for a slow destination: stop, go on */
+    PX_HIGH = 49152, PX_LOW = 32768,                     /* bytes queued for a slow destination: stop, go on */
     PX_COPY_MAX = 3500,                                  /* content up to this is copied behind the head, more is passed by reference */
     PX_PUMP_MIN = 65536,                                 /* content from this on is spliced: copies cost more from about here */
     PX_BIG_MIN = 16384,                                  /* content of unknown length: big buffers from here on */
@@ -2166,6 +2171,7 @@ struct wrk {
     uint32_t max_conns;
     int listen_fd[WRK_LISTENERS];                        /* opened by control, taken in by the worker */
     int start_error;
+    uint64_t tidied_ms;                                  /* when pools were trimmed last */
     size_t seen_mapped;                                  /* last value told to the gauge */
 };
 /* ---- ctl_ : control loop ------------------------------------------------------------------------------------------------------------- */

@@ -1189,6 +1189,7 @@ static void clk_read(struct clk_wheel *w)
 static void clk_init(struct clk_wheel *w)
 {
     for (size_t i = 0; i < CLK_SLOTS; i++) map_list_init(&w->slot[i]);
+    memset(w->busy, 0, sizeof w->busy);
     w->queued = 0;
     clk_read(w);
     w->tick = w->now_ms / CLK_TICK_MS;
@@ -1202,6 +1203,7 @@ static void clk_queue(struct clk_wheel *w, struct clk_timer *t)
 
     if (tick <= w->tick) tick = w->tick + 1;
     t->look_ms = tick * CLK_TICK_MS;
+    w->busy[tick % CLK_SLOTS / 64] |= 1ull << tick % 64;
     map_list_add(&w->slot[tick % CLK_SLOTS], &t->link);
     w->queued++;
 }
@@ -1241,6 +1243,7 @@ static void clk_run_slot(struct clk_wheel *w, struct map_link *slot)
 {
     struct map_link todo;
 
+    w->busy[(slot - w->slot) / 64] &= ~(1ull << (slot - w->slot) % 64);
     if (map_list_empty(slot)) return;
     todo = *slot;
     todo.next->prev = &todo;
@@ -1272,16 +1275,21 @@ static void clk_run(struct clk_wheel *w)
     }
 }
 
-/* How long the loop may sleep: milliseconds to the first slot that holds a timer, at most max. */
+/* How long the loop may sleep: milliseconds to the first slot that may hold a timer, at most max. */
 static uint32_t clk_sleep_ms(const struct clk_wheel *w, uint32_t max)
 {
     uint64_t limit = max / CLK_TICK_MS + 1;
 
     if (!w->queued) return max;
-    for (uint64_t i = 1; i <= limit && i <= CLK_SLOTS; i++) {
-        if (map_list_empty(&w->slot[(w->tick + i) % CLK_SLOTS])) continue;
-        uint64_t at = (w->tick + i) * CLK_TICK_MS;
+    for (uint64_t i = 1; i <= limit && i <= CLK_SLOTS;) {
+        uint64_t slot = (w->tick + i) % CLK_SLOTS, word = w->busy[slot / 64] >> slot % 64, at;
 
+        if (!word) {
+            i += 64 - slot % 64;
+            continue;
+        }
+        i += (uint64_t)__builtin_ctzll(word);
+        at = (w->tick + i) * CLK_TICK_MS;
         return at <= w->now_ms ? 0 : at - w->now_ms < max ? (uint32_t)(at - w->now_ms) : max;
     }
     return max;

@@ -282,6 +282,7 @@ struct clk_wheel {
     uint64_t now_ns;
     uint64_t tick;                                       /* last tick that was run */
     uint32_t queued;
+    uint64_t busy[CLK_SLOTS / 64];                       /* a bit per slot that may hold timers (a cancelled one leaves its bit) */
     struct map_link slot[CLK_SLOTS];
 };
 

@@ -44,7 +44,7 @@ DEPS_TEST  = buildah ca-certificates clang git iproute2 libclang-rt-14-dev opens
 DEPS       = $(sort $(DEPS_BUILD) $(DEPS_TEST))
 DEPS_BENCH = $(DEPS_BUILD) haproxy nginx-light python3-matplotlib valgrind wrk
 
-.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint readme release repro run sim test tools tsan unit
+.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint readme release repro run show sim test tools tsan unit
 .DELETE_ON_ERROR:
 
 all: ramjet                        ## build ./ramjet (the same as `make`)
@@ -95,6 +95,10 @@ build/ramjet-asan: $(SOURCES) Makefile | build $(BEARSSL) $(INIH)
 build/ramjet-tsan: $(SOURCES) Makefile | build $(BEARSSL) $(INIH)
 	clang $(TEST) -fsanitize=thread -o $@ ramjet.c $(LIBS)
 
+show: release tools                ## measure what the README promises on the release binary: data path, then a real API server
+	RAMJET_BIN=$(CURDIR)/build/ramjet /usr/bin/python3 -B tests/blackbox/show.py
+	tests/cluster/run --show
+
 build/ramjet-cov: $(SOURCES) Makefile | build $(BEARSSL) $(INIH)
 	$(CC) $(TEST) -O0 -fkeep-static-functions --coverage -fprofile-update=atomic -fprofile-abs-path -o $@ ramjet.c $(LIBS)
 
@@ -102,7 +106,7 @@ UNIT = $(sort $(wildcard tests/unit/test_*.c))
 build/unit_tests.h: $(UNIT) Makefile | build
 	@for f in $(UNIT); do echo "#include \"../$$f\""; done > $@
 
-UNIT_NEEDS = $(SOURCES) $(UNIT) tests/unit/main.c tests/unit/unit.h build/unit_tests.h Makefile
+UNIT_NEEDS = $(SOURCES) $(UNIT) $(wildcard tests/unit/*.h) tests/unit/main.c build/unit_tests.h Makefile
 build/unit: $(UNIT_NEEDS) | $(BEARSSL) $(INIH)
 	$(CC) $(TEST) -Ibuild -o $@ tests/unit/main.c $(LIBS)
 

@@ -134,7 +134,7 @@ static inline int sys_epoll_wait(int ep, struct sys_epoll_event *ev, int max, in
     return (int)SYS_CALL(SYS_epoll_pwait, ep, ev, max, timeout_ms, 0, 8);
 }
 
-/* Moves up to n bytes between a socket and a pipe without copying; never blocks. */
+/* Moves up to n bytes between a socket and a pipe without copying. Blocks on a socket without O_NONBLOCK. */
 static inline long sys_splice(int in, int out, size_t n)
 {
     return SYS_CALL(SYS_splice, in, 0, out, 0, n, SYS_SPLICE_MOVE | SYS_SPLICE_NONBLOCK);
@@ -1541,6 +1541,32 @@ static void io_queue(struct io_loop *lp, struct io_sock *s)
     lp->ready_tail = s;
 }
 
+/* No buffer was left for s: it is looked at again a tick later, so that a ceiling does not make the loop spin. */
+static void io_starve(struct io_loop *lp, struct io_sock *s)
+{
+    mtr_add(MTR_ENGINE_STARVED, 1);
+    if (s->flags & IO_S_QUEUED) return;
+    s->flags |= IO_S_QUEUED;
+    s->ready_next = lp->starved;
+    if (!lp->starved) lp->starved_until_ms = lp->clk.now_ms + CLK_TICK_MS;
+    lp->starved = s;
+}
+
+static void io_feed_starved(struct io_loop *lp)
+{
+    struct io_sock *s = lp->starved;
+
+    if (!s || lp->clk.now_ms < lp->starved_until_ms) return;
+    lp->starved = NULL;
+    while (s) {
+        struct io_sock *next = s->ready_next;
+
+        s->flags &= (uint16_t)~IO_S_QUEUED;
+        io_queue(lp, s);
+        s = next;
+    }
+}
+
 static struct io_sock *io_unqueue(struct io_loop *lp)
 {
     struct io_sock *s = lp->ready;
@@ -1592,6 +1618,8 @@ static void io_loop_close(struct io_loop *lp)
 /* One turn: waits at most max_ms, delivers completions, fires timers. */
 static void io_turn(struct io_loop *lp, uint32_t max_ms)
 {
+    io_feed_starved(lp);
+    if (lp->starved && max_ms > CLK_TICK_MS) max_ms = CLK_TICK_MS;
     lp->ops->turn(lp, lp->ready ? 0 : clk_sleep_ms(&lp->clk, max_ms));
     clk_run(&lp->clk);
 }
@@ -1860,7 +1888,7 @@ static enum io_pump_state io_pump_run(struct io_pump *p, int from, int to, uint6
  * ep_ : epoll backend
  *
  * Owns:    struct ep_loop.
- * Calls:   sys_ mem_ str_ mtr_ io_
+ * Calls:   sys_ mem_ str_ io_
  * Threads: as the loop.
  * Rules:   1. A socket is registered once, edge-triggered, for both directions.
  *          2. A read shorter than the buffer means drained: no read ends in EAGAIN.
@@ -1983,7 +2011,7 @@ static void ep_poll(struct io_loop *lp, struct io_sock *s, int what)
     /* the caller saw EAGAIN: the next edge is still to come */
     if (what & IO_IN) s->flags = (uint16_t)((s->flags | IO_S_WANT_IN) & ~IO_S_HAS_IN);
     if (what & IO_OUT) s->flags = (uint16_t)((s->flags | IO_S_WANT_OUT) & ~IO_S_HAS_OUT);
-    if (s->flags & IO_S_HAS_HUP) io_queue(lp, s);
+    if (what & IO_IN && s->flags & IO_S_HAS_HUP) io_queue(lp, s);
 }
 
 static void ep_close_sock(struct io_loop *lp, struct io_sock *s)
@@ -2029,8 +2057,7 @@ static bool ep_do_recv(struct io_loop *lp, struct io_sock *s)
     int n;
 
     if (!b && !(b = lp->ep->hot = mem_buf_new(&lp->big))) {
-        mtr_add(MTR_ENGINE_STARVED, 1);
-        io_queue(lp, s);
+        io_starve(lp, s);
         return false;
     }
     max = once && s->once_small ? MEM_SMALL_BYTES : b->cap;
@@ -2073,7 +2100,7 @@ static void ep_service(struct io_loop *lp, struct io_sock *s)
         s->flags &= (uint16_t)~IO_S_WANT_CONNECT;
         s->handle(s, IO_CONNECT, rc, NULL);
     }
-    if ((s->flags & (IO_S_WANT_SEND | IO_S_CLOSING)) == IO_S_WANT_SEND && (s->flags & (IO_S_HAS_OUT | IO_S_HAS_HUP))) {
+    if ((s->flags & (IO_S_WANT_SEND | IO_S_CLOSING)) == IO_S_WANT_SEND && s->flags & IO_S_HAS_OUT) {
         int rc = ep_try_send(s, s->q);
 
         if (rc == -EAGAIN || rc == -EINTR) {
@@ -2088,7 +2115,7 @@ static void ep_service(struct io_loop *lp, struct io_sock *s)
         s->flags &= (uint16_t)~IO_S_WANT_IN;
         s->handle(s, IO_READY, IO_IN, NULL);
     }
-    if ((s->flags & (IO_S_WANT_OUT | IO_S_CLOSING)) == IO_S_WANT_OUT && (s->flags & (IO_S_HAS_OUT | IO_S_HAS_HUP))) {
+    if ((s->flags & (IO_S_WANT_OUT | IO_S_CLOSING)) == IO_S_WANT_OUT && s->flags & IO_S_HAS_OUT) {
         s->flags &= (uint16_t)~IO_S_WANT_OUT;
         s->handle(s, IO_READY, IO_OUT, NULL);
     }
@@ -2113,7 +2140,7 @@ static void ep_turn(struct io_loop *lp, uint32_t timeout_ms)
         uint32_t e = ep->events[i].events;
 
         if (e & SYS_EPOLL_IN) s->flags |= IO_S_HAS_IN;
-        if (e & SYS_EPOLL_OUT) s->flags |= IO_S_HAS_OUT;
+        if (e & (SYS_EPOLL_OUT | SYS_EPOLL_HUP | SYS_EPOLL_ERR)) s->flags |= IO_S_HAS_OUT; /* RDHUP says nothing about sending */
         if (e & (SYS_EPOLL_RDHUP | SYS_EPOLL_HUP | SYS_EPOLL_ERR)) s->flags |= IO_S_HAS_HUP;
         io_queue(lp, s);
     }
@@ -2140,7 +2167,7 @@ static const struct io_ops ep_ops = {
  * ur_ : io_uring backend
  *
  * Owns:    struct ur_loop.
- * Calls:   sys_ mem_ mtr_ io_
+ * Calls:   sys_ mem_ io_
  * Threads: as the loop (SINGLE_ISSUER).
  * Rules:   1. One enter per turn submits everything and waits; handlers only queue entries.
  *          2. user_data is operation, generation and slot; a completion of an older generation is dropped.
@@ -2281,6 +2308,7 @@ static void ur_close(struct io_loop *lp)
     struct ur_loop *ur = lp->ur;
 
     if (!ur) return;
+    if (ur->sqes) ur_enter(ur, 0, NULL); /* what is queued are the last closes */
     if (ur->fd >= 0) sys_close(ur->fd);
     if (ur->sq_map) sys_unmap(ur->sq_map, ur->sq_bytes);
     if (ur->sqe_map) sys_unmap(ur->sqe_map, ur->sqe_bytes);
@@ -2440,8 +2468,7 @@ static void ur_recv_big(struct io_loop *lp, struct io_sock *s)
     }
     slot->big = mem_buf_new(s->once_small ? &lp->small : &lp->big);
     if (!slot->big) {
-        mtr_add(MTR_ENGINE_STARVED, 1);
-        io_queue(lp, s); /* tried again from the ready list */
+        io_starve(lp, s);
         return;
     }
     e = ur_queue_op(lp->ur, s, UR_BIG, SYS_URING_RECV);
@@ -2519,8 +2546,8 @@ static void ur_recv_ended(struct io_loop *lp, struct io_sock *s, int res)
         return;
     }
     if (res == -ENOBUFS || res == -EAGAIN) { /* no buffer, or a pump has the descriptor non-blocking for a while */
-        mtr_add(MTR_ENGINE_STARVED, 1);
-        io_queue(lp, s); /* armed again from the ready list of the next turn, when buffers have come back */
+        if (res == -EAGAIN || lp->ur->ring_missing) io_starve(lp, s);
+        else io_queue(lp, s); /* armed again from the ready list: this turn gives buffers back */
         return;
     }
     if (res <= 0 && res != -EINTR && res != -ECANCELED) {
@@ -2571,6 +2598,11 @@ static void ur_on_big(struct io_loop *lp, struct io_sock *s, struct mem_buf *b, 
         ur_recv_ended(lp, s, res);
         return;
     }
+    if (res == -EAGAIN) {
+        mem_buf_put(b);
+        io_starve(lp, s);
+        return;
+    }
     b->len = res > 0 ? (uint32_t)res : 0;
     s->once_small = false;
     s->flags &= (uint16_t)~IO_S_WANT_BIG;
@@ -2594,9 +2626,8 @@ static void ur_on_accept(struct io_loop *lp, struct io_sock *s, const struct sys
     if (s->flags & IO_S_WANT_STOP) {
         s->flags &= (uint16_t)~IO_S_WANT_STOP;
         s->handle(s, IO_STOPPED, 0, NULL);
-    } else if (s->flags & IO_S_WANT_ACCEPT) {
-        ur_arm_accept(lp, s);
     }
+    if (s->flags & IO_S_WANT_ACCEPT && !(s->flags & (IO_S_ARMED | IO_S_CLOSING))) ur_arm_accept(lp, s);
 }
 
 static void ur_complete(struct io_loop *lp, const struct sys_uring_cqe *c)
@@ -12559,8 +12590,12 @@ static struct up_conn *up_take(struct up *up, struct up_pool *p)
 {
     struct up_conn *c;
 
-    if (!p->idle_n) return NULL;
-    c = RJ_CONTAINER(p->idle.next, struct up_conn, link);
+    for (;;) {
+        if (!p->idle_n) return NULL;
+        c = RJ_CONTAINER(p->idle.next, struct up_conn, link);
+        if (!(c->s.flags & (IO_S_HAS_IN | IO_S_HAS_HUP))) break;
+        up_close_idle(c); /* epoll: bytes or an end stand there already */
+    }
     map_list_remove(&c->link);
     c->idle = false;
     p->idle_n--;
@@ -12752,7 +12787,8 @@ static int up_pick_once(struct up *up, struct up_group *g, const struct rt_backe
     return best;
 }
 
-/* Position of the endpoint to use, or -1 when all were tried. Endpoints that are out are used when nothing else is left. */
+/* Position of the endpoint to use, or -1 when all were tried (of which the first 64 are remembered).
+ * Endpoints that are out are used when nothing else is left. */
 static int up_pick(struct up *up, struct up_group *g, const struct rt_backend *b, struct up_choice c)
 {
     uint32_t first;
@@ -13160,6 +13196,9 @@ static void fl_fini(struct px_req *r, struct px_flow *f)
 {
     io_outq_clear(&f->q);
     fl_put(&f->tail);
+    fl_put(&f->trailer_in);
+    mem_free(f->trailer);
+    f->trailer = NULL;
     io_pump_close(&r->w->loop, &f->pump);
 }
 
@@ -13260,7 +13299,7 @@ static bool fl_emit_end(struct px_req *r, struct px_flow *f)
 {
     uint8_t *at;
     struct str_builder sb;
-    uint32_t room = 8 + (r->trailer && r->trailer_in ? r->trailer_in->len : 0);
+    uint32_t room = 8 + (f->trailer && f->trailer_in ? f->trailer_in->len : 0);
 
     f->done = true;
     if (f->broken && !fl_is_down(r, f)) r->replayable = false;
@@ -13269,7 +13308,7 @@ static bool fl_emit_end(struct px_req *r, struct px_flow *f)
     if (!(at = fl_gather_room(r, f, room))) return false;
     sb = str_fixed(at, room);
     str_put(&sb, S("0\r\n"));
-    if (r->trailer && r->trailer_in) h1_put_kept(&sb, &r->trailer->msg, r->trailer_in->data);
+    if (f->trailer && f->trailer_in) h1_put_kept(&sb, &f->trailer->msg, f->trailer_in->data);
     str_put(&sb, S("\r\n"));
     fl_gathered(r, f, (uint32_t)sb.n);
     if (!fl_is_down(r, f) && !r->holding && f->tail != r->sent) r->replayable = false;
@@ -13287,12 +13326,14 @@ static bool fl_wants_pump(const struct px_req *r, const struct px_flow *f)
 static void fl_pump_end(struct px_req *r, struct px_flow *f)
 {
     struct io_sock *from = fl_from(r, f), *to = fl_to(r, f);
+    const struct px_flow *other = fl_is_down(r, f) ? &r->up_flow : &r->down_flow;
 
     f->body.left = f->pump.left;
     io_pump_close(&r->w->loop, &f->pump);
     f->pump.left = 0;
     f->pump.waits_out = false;
     f->src = PX_SRC_IDLE;
+    if (other->src == PX_SRC_PUMP) return; /* it splices the same two sockets */
     if (from) io_set_blocking(&r->w->loop, from, true);
     if (to) io_set_blocking(&r->w->loop, to, true);
 }
@@ -13309,6 +13350,7 @@ static void fl_pump_step(struct px_req *r, struct px_flow *f)
     if (!from || !to || !io_is_open(from) || !io_is_open(to)) return;
     st = io_pump_run(&f->pump, from->fd, to->fd, &moved, &res);
     if (f->pump.left != left) f->in_ms = lp->clk.now_ms;
+    if (f->pump.left != left && !fl_is_down(r, f)) r->replayable = false; /* spliced content is not kept */
     if (moved) f->out_ms = lp->clk.now_ms;
     f->bytes += moved;
     mtr_add(fl_is_down(r, f) ? MTR_BYTES_OUT : MTR_BYTES_IN, moved);
@@ -13332,6 +13374,8 @@ static void fl_pump_step(struct px_req *r, struct px_flow *f)
         fl_pump_end(r, f);
         f->broken = true;
         if (fl_is_down(r, f)) r->client_lost = true;
+        else r->up_spoiled = true;
+        if (!fl_is_down(r, f) && res == -ECONNRESET) r->up_reset = true;
         return;
     }
 }
@@ -13399,25 +13443,25 @@ static long fl_trailer(struct px_req *r, struct px_flow *f, const uint8_t *p, ui
     uint32_t had, take;
     int rc;
 
-    if (!r->trailer) {
-        if (!(r->trailer = mem_alloc(sizeof *r->trailer)) || !(r->trailer_in = mem_buf_alloc(PX_TRAILER_MAX + 1))) return -1;
-        h1_head_init(r->trailer, true, 0);
+    if (!f->trailer) {
+        if (!(f->trailer = mem_alloc(sizeof *f->trailer)) || !(f->trailer_in = mem_buf_heap(&r->w->loop.small, PX_TRAILER_MAX + 1))) return -1;
+        h1_head_init(f->trailer, true, 0);
     }
-    had = r->trailer_in->len;
-    take = n < r->trailer_in->cap - had ? n : r->trailer_in->cap - had;
-    memcpy(r->trailer_in->data + had, p, take);
-    r->trailer_in->len += take;
-    rc = h1_trailer_feed(r->trailer, r->trailer_in->data, r->trailer_in->len, &limits);
+    had = f->trailer_in->len;
+    take = n < f->trailer_in->cap - had ? n : f->trailer_in->cap - had;
+    memcpy(f->trailer_in->data + had, p, take);
+    f->trailer_in->len += take;
+    rc = h1_trailer_feed(f->trailer, f->trailer_in->data, f->trailer_in->len, &limits);
     if (rc < 0) {
-        r->why = r->trailer->why;
+        r->why = f->trailer->why;
         return -1;
     }
     if (rc == RJ_MORE) return take;
-    r->trailer_in->len = (uint32_t)rc;
+    f->trailer_in->len = (uint32_t)rc;
     if (!fl_emit_end(r, f)) return -1;
-    mem_free(r->trailer);
-    r->trailer = NULL;
-    fl_put(&r->trailer_in);
+    mem_free(f->trailer);
+    f->trailer = NULL;
+    fl_put(&f->trailer_in);
     return rc - (long)had;
 }
 
@@ -13641,8 +13685,6 @@ static void px_req_free(struct px_req *r)
     fl_put(&r->up_in);
     fl_put(&r->sent);
     fl_put(&r->held);
-    fl_put(&r->trailer_in);
-    mem_free(r->trailer);
     clk_drop(&r->w->loop.clk, &r->timer);
     mem_pool_put(&r->w->px.reqs, r);
 }
@@ -13728,6 +13770,7 @@ static void px_refuse(struct px_req *r, enum px_error error)
         px_abort(r, error);
         return;
     }
+    if (!r->client_send_ms) r->client_send_ms = rt_live()->cfg->send_ms; /* refused before its settings were taken */
     px_drop_upstream(r);
     if (r->state == PX_WAIT_HEAD) r->method = r->head.msg.method; /* as far as it was read: nothing may follow the head for HEAD */
     r->error = (uint8_t)error;
@@ -13785,7 +13828,7 @@ static int px_open_upstream(struct px_req *r, struct up_pool *p, bool fresh)
     r->upstream = p->addr;
     r->t_connect_ns = fl_now_ns(r);
     r->up_spoiled = false;
-    r->up_ended = false;
+    r->up_ended = r->up_reset = r->up_wrote = false;
     r->down_flow.src = PX_SRC_STREAM;
     r->down_flow.big = false;
     mtr_bump(&p->requests, 1);
@@ -13806,6 +13849,14 @@ static int px_open_upstream(struct px_req *r, struct up_pool *p, bool fresh)
     return 0;
 }
 
+/* proxy-next-upstream-tries; no limit means as many as there are endpoints. */
+static uint32_t px_max_tries(const struct px_req *r)
+{
+    uint32_t n = r->backend && r->backend->n < UINT16_MAX ? r->backend->n : UINT16_MAX;
+
+    return r->policy.tries ? r->policy.tries : n;
+}
+
 /* Sends the request to the next endpoint that was not tried, or answers why not. fresh: not on a pooled connection. */
 static void px_try(struct px_req *r, enum px_error last, bool fresh)
 {
@@ -13813,7 +13864,7 @@ static void px_try(struct px_req *r, enum px_error last, bool fresh)
     struct up_group *g = r->backend ? up_group_for(&r->w->up, r->backend, r->snap->seq) : NULL;
 
     if (r->backend && r->backend->balance == RT_IP_HASH) choice.client_hash = str_hash(str_of(r->client.ip, 16));
-    while (g && (fresh || !r->policy.tries || r->tries < r->policy.tries)) {
+    while (g && (fresh || r->tries < px_max_tries(r))) {
         int i = up_pick(&r->w->up, g, r->backend, choice);
         struct up_pool *p = i < 0 ? NULL : up_pool_at(&r->w->up, g, r->backend, (uint32_t)i);
 
@@ -13862,8 +13913,8 @@ static bool px_may_retry(const struct px_req *r, enum px_error error, bool unsen
 /* The upstream failed before its answer began: another try, or our answer. */
 static void px_upstream_failed(struct px_req *r, enum px_error error, const char *why)
 {
-    bool unsent = r->connecting, began = r->up_in || r->response_begun;
-    bool stale = !unsent && !began && r->reused && error == PX_UPSTREAM_CLOSED;
+    bool unsent = r->connecting, began = !r->by_status && (r->up_in || r->response_begun);
+    bool stale = !unsent && !began && !r->by_status && r->reused && error == PX_UPSTREAM_CLOSED;
     struct up_pool *p = r->up ? r->up->pool : NULL;
 
     if (p && !stale) up_failed(&r->w->up, p, r->backend);
@@ -13871,15 +13922,13 @@ static void px_upstream_failed(struct px_req *r, enum px_error error, const char
     r->why = why;
     fl_put(&r->up_in);
     r->response_begun = false;
-    if (began || !px_may_retry(r, error, unsent)) {
+    if (began || (!r->by_status && !px_may_retry(r, error, unsent))) { /* px_next_status has decided for a status */
         px_refuse(r, error);
         return;
     }
     mtr_add(MTR_RETRIES, 1);
     if (!stale && r->endpoint < 64) r->tried |= 1ull << r->endpoint;
-    if (stale) {
-        r->replayed = true;
-    }
+    if (stale) r->replayed = true;
     r->retry_fresh = stale;
     r->error_before = (uint8_t)error;
     if (r->up_closing) { /* our bytes are still in the kernel's hands: px_on_closing goes on */
@@ -14069,7 +14118,6 @@ static void px_on_head(struct px_req *r, const uint8_t *head, uint32_t n)
     r->up_flow.in_ms = fl_now_ms(r);
     r->state = PX_WAIT_UPSTREAM;
     px_take_settings(r, rt_live());
-    px_log_text(r, head, n);
     error = px_prepare(r, head, n, &room);
     fl_put(&room);
     if (error) {
@@ -14295,7 +14343,8 @@ static bool px_next_status(const struct px_req *r, unsigned status)
     bool idempotent = http_method_flags((enum http_method)r->method) & HTTP_IDEMPOTENT;
 
     if (!flag || !(r->policy.next & flag) || r->policy.next & RT_NEXT_OFF || !r->backend || r->backend->n < 2) return false;
-    return (idempotent || r->policy.retry_non_idempotent) && r->replayable && !r->interim && r->up_flow.done && r->tries < r->policy.tries &&
+    if ((uint32_t)__builtin_popcountll(r->tried) + 1 >= r->backend->n) return false; /* nobody is left: this answer goes out */
+    return (idempotent || r->policy.retry_non_idempotent) && r->replayable && !r->interim && r->up_flow.done && r->tries < px_max_tries(r) &&
            (!r->policy.next_ms || (fl_now_ns(r) - r->t_start_ns) / 1000000 < r->policy.next_ms);
 }
 
@@ -14311,7 +14360,9 @@ static void px_on_response_head(struct px_req *r, const uint8_t *head, uint32_t 
         return;
     }
     if (px_next_status(r, m->status)) {
+        r->by_status = true;
         px_upstream_failed(r, PX_UPSTREAM_CLOSED, "status in proxy-next-upstream");
+        r->by_status = false;
         return;
     }
     up_succeeded(r->up->pool, (r->t_header_ns - r->t_sent_ns) / 1000);
@@ -14413,7 +14464,7 @@ static void px_response_end(struct px_req *r, int res)
     }
     if (r->state != PX_RELAY && r->state != PX_TUNNEL) return;
     if (f->done) return;
-    if (res == 0 && f->body.framing == HTTP_BODY_EOF) {
+    if (res == 0 && !r->up_reset && f->body.framing == HTTP_BODY_EOF) {
         if (!fl_emit_end(r, f)) px_abort(r, PX_MEMORY);
         return;
     }
@@ -14495,6 +14546,7 @@ static void px_finish(struct px_req *r, struct px_next *next)
         mtr_move(MTR_CLIENT_ACTIVE, -1);
         mtr_move(MTR_CLIENT_IDLE, 1);
         c->state = PX_CONN_IDLE;
+        if (aborted && !r->minor && r->head_sent && (!r->down_flow.done || r->down_flow.q.n)) io_reset_on_close(&c->s); /* its end is the content's end */
         keep = c->codec->finish(c, keep && !(c->ended && !next->pend), aborted);
         if (keep) {
             clk_arm(&c->w->loop.clk, &c->timer, idle_ms);
@@ -14687,7 +14739,7 @@ static void px_on_closing(struct io_sock *s, enum io_event ev, int res, struct m
         px_req_free(r);
         return;
     }
-    if (r->retry_later && !r->aborted) {
+    if (r->retry_later && r->state == PX_WAIT_UPSTREAM && !r->aborted) {
         r->retry_later = false;
         if (r->replayable) {
             px_rewind(r);
@@ -14719,6 +14771,7 @@ static void px_on_upstream(struct io_sock *s, enum io_event ev, int res, struct 
         break;
     case IO_RECV:
         if (r->down_flow.src == PX_SRC_BIG) r->down_flow.src = PX_SRC_IDLE;
+        if (res > 0 && r->state == PX_WAIT_RESPONSE && r->reused && !r->up_wrote) res = 0; /* it was there before the request: an end */
         if (res <= 0) {
             if (r->down_flow.src == PX_SRC_STREAM) r->down_flow.src = PX_SRC_IDLE;
             px_response_end(r, res);
@@ -14731,6 +14784,8 @@ static void px_on_upstream(struct io_sock *s, enum io_event ev, int res, struct 
     case IO_SENT:
         io_outq_sent(&f->q, res);
         f->out_ms = fl_now_ms(r);
+        r->up_wrote = true;
+        if (res == -ECONNRESET) r->up_reset = true; /* the kernel tells it once: what ends now did not end well */
         if (res < 0) { /* its answer may still come: the receive side tells */
             f->broken = true;
             px_spoil(r);
@@ -15051,7 +15106,7 @@ static void wrk_serve(struct wrk *w, int fd, const struct net_addr *peer, uint16
 {
     if (w->draining) sys_close(fd);
     if (!w->draining && px_serve(w, fd, peer, port) == 0) return;
-    atomic_fetch_sub_explicit(&w->conns, 1, memory_order_relaxed);
+    wrk_on_gone(w);
 }
 
 static void wrk_on_given(struct wrk_msg *m)
@@ -15193,7 +15248,7 @@ static void *wrk_main(void *arg)
     }
     px_drain(w, true);
     wrk_box_close(&w->box);
-    for (int i = 0; i < 100 && (w->px.conns.used || w->px.reqs.used || w->up.conns.used || w->loop.ready); i++) io_turn(&w->loop, 10);
+    for (int i = 0; i < 100 && (w->px.conns.used || w->px.reqs.used || w->up.conns.used || w->loop.ready || w->box.wake.fd >= 0); i++) io_turn(&w->loop, 10);
     up_fini(&w->up);
     px_fini(w);
     io_loop_close(&w->loop);

@@ -480,12 +480,14 @@ struct io_loop {
     struct clk_wheel clk;
     struct mem_pool small, medium, big;                  /* buffers */
     size_t mapped;                                       /* bytes of all pools of this thread */
+    struct io_sock *starved;                             /* receives that found no buffer: looked at again a tick later */
+    uint64_t starved_until_ms;
     struct io_sock *ready, *ready_tail;                  /* sockets with IO_S_QUEUED, in order */
     struct net_addr peer;                                /* of the descriptor in IO_ACCEPT when family is not 0 */
     int pipes[IO_PIPES_KEPT][2];                         /* empty pipes, kept for the next pump */
     int pipes_n;
     bool nonblocking;                                    /* sockets of this engine carry O_NONBLOCK */
-    bool stop;                                           /* io_run returns after this turn */
+    bool stop;                                           /* the owner's loop ends after this turn */
 };
 
 /* Moves bytes from one socket to another through a pipe, without copying them. Both receive subscriptions are stopped. */
@@ -1913,7 +1915,7 @@ struct fw_response {
 
 /* sorted by id. Everything that Ramjet answers or logs on its own: id, status, access-log text, help. Status 0: no answer is possible. */
 #define PX_ERRORS(X)                                                                                                                     \
-    X(BAD_REQUEST,       400, "bad request",            "The request is malformed or ambiguous; nothing reached the upstream")           \
+    X(BAD_REQUEST,       400, "bad request",            "The request is malformed or ambiguous; it never reaches an upstream as a whole")           \
     X(BODY_LIMIT,        413, "body too large",         "The request body is larger than proxy-body-size")                               \
     X(BODY_TIMEOUT,      408, "body timeout",           "No byte of the request body came for client-body-timeout")                      \
     X(CLIENT_CLOSED,     499, "client closed",          "The client went away before the answer was complete")                           \
@@ -1988,6 +1990,8 @@ struct px_flow {
     struct io_outq q;                                    /* towards the destination */
     struct mem_buf *tail;                                /* where small pieces are gathered; one reference held here */
     struct io_pump pump;
+    struct h1_head *trailer;                             /* while trailers are read */
+    struct mem_buf *trailer_in;
     struct h1_body body;                                 /* decoder of what comes */
     uint64_t bytes;                                      /* content so far */
     uint64_t in_ms, out_ms;                              /* last progress at the source, at the destination */
@@ -2002,8 +2006,8 @@ struct px_flow {
 /* The exchange:
  *
  *   WAIT_HEAD -> REFUSED | WAIT_UPSTREAM          [px_on_head]
- *   WAIT_UPSTREAM -> WAIT_UPSTREAM                [px_retry: another endpoint or connection]
- *   WAIT_UPSTREAM -> WAIT_RESPONSE                [px_on_connected, or a pooled connection]
+ *   WAIT_UPSTREAM, WAIT_RESPONSE -> WAIT_UPSTREAM [px_upstream_failed: another endpoint or connection, at once or in px_on_closing]
+ *   WAIT_UPSTREAM -> WAIT_RESPONSE                [px_sent_start: connected, or a pooled connection]
  *   WAIT_RESPONSE -> RELAY | TUNNEL | REFUSED     [px_on_response_head]
  *   RELAY, TUNNEL, REFUSED -> FINISHED            [px_finish: everything is sent]
  *   any -> FINISHED                               [px_abort]
@@ -2021,7 +2025,7 @@ struct px_req {
     bool keep;                                           /* the client connection may live on */
     bool reused;                                         /* up came from the pool */
     bool replayed;                                       /* the one replay after a failure of a reused connection is spent */
-    bool replayable;                                     /* everything that was sent is in `sent` */
+    bool replayable;                                     /* everything that was sent is in `sent` and `held` */
     bool up_closing;                                     /* the kernel may still read our buffers for a dying upstream connection */
     bool up_spoiled;                                     /* the upstream connection cannot be used again */
     bool retry_later, retry_fresh;                       /* the next try waits for the IO_CLOSED of the last one */
@@ -2035,6 +2039,9 @@ struct px_req {
     bool aborted;                                        /* both connections go; nothing more is said */
     bool client_lost;                                    /* noted by a pump; px_settle acts */
     bool up_ended;                                       /* the upstream has closed its sending side */
+    bool up_reset;                                       /* a send told that the upstream has reset */
+    bool up_wrote;                                       /* a send on up has completed */
+    bool by_status;                                      /* the try failed by its status: see px_next_status */
     bool response_begun;                                 /* the parser stands in a response head */
     bool server_field;                                   /* allow-backend-server-header */
     uint8_t method;
@@ -2061,13 +2068,11 @@ struct px_req {
     struct mem_buf *sent;                                /* the request as it goes upstream: head, and content while it is small */
     struct mem_buf *held;                                /* proxy-request-buffering: the whole content, framed */
     struct h1_head head;                                 /* the request's, then the response's */
-    struct h1_head *trailer;                             /* while trailers are read */
-    struct mem_buf *trailer_in;
     struct px_flow up_flow;                              /* request content */
     struct px_flow down_flow;                            /* response content */
     /* the log record; the slices point into sent (or text) */
     struct str log_method, log_target, log_host, log_agent, log_id;
-    struct str route, backend_name;                      /* copied into text2 */
+    struct str route, backend_name;                      /* copied into names */
     uint64_t t_start_ns, t_connect_ns, t_sent_ns, t_header_ns;
     uint64_t in_bytes;
     struct net_addr upstream;

@@ -2417,7 +2417,7 @@ static void ur_arm_recv(struct io_loop *lp, struct io_sock *s)
 {
     struct sys_uring_sqe *e = ur_queue_op(lp->ur, s, UR_RECV, SYS_URING_RECV);
 
-    e->ioprio = SYS_URING_RECV_MULTISHOT;
+    if (!s->bounded) e->ioprio = SYS_URING_RECV_MULTISHOT;
     e->flags = SYS_URING_SQE_BUFFER_SELECT;
     e->buf_group = UR_GROUP;
     s->flags |= IO_S_ARMED;
@@ -2533,7 +2533,7 @@ static void ur_close_sock(struct io_loop *lp, struct io_sock *s)
 /* The subscription of s ended with res: starts it again, tells the owner that it stopped, or hands the end on. */
 static void ur_recv_ended(struct io_loop *lp, struct io_sock *s, int res)
 {
-    s->flags &= (uint16_t)~IO_S_ARMED;
+    if (s->flags & IO_S_ARMED) return; /* the handler has started it again */
     if (s->flags & IO_S_WANT_STOP) {
         if (res < 0 && res != -ECANCELED && res != -ENOBUFS && res != -EAGAIN && res != -EINTR) {
             s->flags |= IO_S_FAILED; /* an error is reported once by the kernel: kept for the next receive */
@@ -2582,6 +2582,7 @@ static void ur_on_recv(struct io_loop *lp, struct io_sock *s, const struct sys_u
     bool closing = s->flags & IO_S_CLOSING, more = c->flags & SYS_URING_CQE_MORE;
     int res = c->res;
 
+    if (!more) s->flags &= (uint16_t)~IO_S_ARMED;
     if (c->flags & SYS_URING_CQE_BUFFER) ur_recv_data(lp, closing ? NULL : s, (uint16_t)(c->flags >> SYS_URING_CQE_BUFFER_SHIFT), res > 0 ? res : 0);
     if (!more && !(s->flags & IO_S_CLOSING)) ur_recv_ended(lp, s, res);
 }
@@ -13424,7 +13425,7 @@ static void fl_pull(struct px_req *r, struct px_flow *f)
         }
         if (f->q.bytes >= PX_LOW) return;
         f->src = f->big ? PX_SRC_BIG : PX_SRC_STREAM;
-        if (f->big && r->state == PX_WAIT_RESPONSE) io_recv_head(lp, s);
+        if (f->big && fl_is_down(r, f) && r->state == PX_WAIT_RESPONSE) io_recv_head(lp, s);
         else if (f->big) io_recv_big(lp, s);
         else io_recv_start(lp, s);
         return;
@@ -14939,6 +14940,7 @@ static int px_serve(struct wrk *w, int fd, const struct net_addr *peer, uint16_t
     }
     memset(c, 0, sizeof *c);
     io_sock_init(&c->s, px_on_client);
+    c->s.bounded = true; /* a client sends as much as it likes: multishot would take half a megabyte before it is stopped */
     c->timer.fire = px_on_conn_timer;
     c->w = w;
     c->transport = &px_plain;

@@ -226,7 +226,7 @@ struct mem_buf {
     uint8_t data[];
 };
 enum {
-    MEM_SMALL_BYTES = 4096, MEM_MEDIUM_BYTES = 16384, MEM_BIG_BYTES = 31744 + 64, /* of one buffer with its struct */
+    MEM_SMALL_BYTES = 4096, MEM_MEDIUM_BYTES = 16384, MEM_BIG_BYTES = 64512 + 64, /* of one buffer with its struct */
     MEM_SLAB_BYTES = 65536, MEM_BIG_SLAB_BYTES = 262144,
     MEM_EMPTY_BYTES = 4 << 20,                           /* empty slabs that one pool keeps */
 };
@@ -428,6 +428,7 @@ struct io_sock {
     struct io_sock *ready_next;                          /* list of sockets that have something to deliver without the kernel */
     struct io_outq *q;                                   /* epoll: the send that waits for room */
     bool once_small;                                     /* the single receive takes no more than a small buffer */
+    bool bounded;                                        /* io_uring: one buffer at a time, so that a stop loses no time: no multishot */
 };
 
 /* flags of a socket. WANT: asked for. HAS: epoll's edge-triggered knowledge. */
@@ -2098,7 +2099,7 @@ struct px {
 };
 
 enum {
-    PX_HIGH = 49152, PX_LOW = 32768,                     /* bytes queued for a slow destination: stop, go on */
+    PX_HIGH = 49152, PX_LOW = 8192,                      /* bytes queued for a slow destination: stop, go on */
     PX_COPY_MAX = 3500,                                  /* content up to this is copied behind the head, more is passed by reference */
     PX_PUMP_MIN = 65536,                                 /* content from this on is spliced: copies cost more from about here */
     PX_BIG_MIN = 16384,                                  /* content of unknown length: big buffers from here on */

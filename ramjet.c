@@ -1541,15 +1541,21 @@ static void io_queue(struct io_loop *lp, struct io_sock *s)
     lp->ready_tail = s;
 }
 
-/* No buffer was left for s: it is looked at again a tick later, so that a ceiling does not make the loop spin. */
-static void io_starve(struct io_loop *lp, struct io_sock *s)
+/* s is looked at again a tick later: what it waits for tells nothing when it comes, and the loop must not spin. */
+static void io_queue_later(struct io_loop *lp, struct io_sock *s)
 {
-    mtr_add(MTR_ENGINE_STARVED, 1);
     if (s->flags & IO_S_QUEUED) return;
     s->flags |= IO_S_QUEUED;
     s->ready_next = lp->starved;
     if (!lp->starved) lp->starved_until_ms = lp->clk.now_ms + CLK_TICK_MS;
     lp->starved = s;
+}
+
+/* No buffer was left for s. */
+static void io_starve(struct io_loop *lp, struct io_sock *s)
+{
+    mtr_add(MTR_ENGINE_STARVED, 1);
+    io_queue_later(lp, s);
 }
 
 static void io_feed_starved(struct io_loop *lp)
@@ -2631,6 +2637,18 @@ static void ur_on_accept(struct io_loop *lp, struct io_sock *s, const struct sys
     if (s->flags & IO_S_WANT_ACCEPT && !(s->flags & (IO_S_ARMED | IO_S_CLOSING))) ur_arm_accept(lp, s);
 }
 
+/* The kernel also reports the peer's half-close, which says nothing about sending: then the wait goes on a tick later. */
+static void ur_on_poll_out(struct io_loop *lp, struct io_sock *s, int res)
+{
+    if (s->flags & IO_S_CLOSING) return;
+    if (res < 0 || res & (SYS_EPOLL_OUT | SYS_EPOLL_ERR | SYS_EPOLL_HUP)) {
+        s->handle(s, IO_READY, IO_OUT, NULL);
+        return;
+    }
+    s->flags |= IO_S_WANT_OUT;
+    io_queue_later(lp, s);
+}
+
 static void ur_complete(struct io_loop *lp, const struct sys_uring_cqe *c)
 {
     struct ur_loop *ur = lp->ur;
@@ -2657,7 +2675,7 @@ static void ur_complete(struct io_loop *lp, const struct sys_uring_cqe *c)
     case UR_SEND: if (!(s->flags & IO_S_CLOSING)) s->handle(s, IO_SENT, c->res, NULL); break;
     case UR_CONNECT: if (!(s->flags & IO_S_CLOSING)) s->handle(s, IO_CONNECT, c->res, NULL); break;
     case UR_POLL_IN: if (!(s->flags & IO_S_CLOSING)) s->handle(s, IO_READY, IO_IN, NULL); break;
-    case UR_POLL_OUT: if (!(s->flags & IO_S_CLOSING)) s->handle(s, IO_READY, IO_OUT, NULL); break;
+    case UR_POLL_OUT: ur_on_poll_out(lp, s, c->res); break;
     case UR_CANCEL: case UR_CLOSE: break;
     }
     slot = &ur->slots[index];
@@ -2680,6 +2698,10 @@ static void ur_service(struct io_loop *lp, struct io_sock *s)
         s->fd = -1;
         s->handle(s, IO_CLOSED, 0, NULL);
         return;
+    }
+    if (s->flags & IO_S_WANT_OUT) {
+        s->flags &= (uint16_t)~IO_S_WANT_OUT;
+        ur_poll(lp, s, IO_OUT);
     }
     if (s->flags & IO_S_WANT_STOP && !(s->flags & IO_S_ARMED)) {
         ur_recv_ended(lp, s, 0);

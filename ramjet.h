@@ -481,7 +481,7 @@ struct io_loop {
     struct clk_wheel clk;
     struct mem_pool small, medium, big;                  /* buffers */
     size_t mapped;                                       /* bytes of all pools of this thread */
-    struct io_sock *starved;                             /* receives that found no buffer: looked at again a tick later */
+    struct io_sock *starved;                             /* looked at again a tick later, as receives that found no buffer */
     uint64_t starved_until_ms;
     struct io_sock *ready, *ready_tail;                  /* sockets with IO_S_QUEUED, in order */
     struct net_addr peer;                                /* of the descriptor in IO_ACCEPT when family is not 0 */

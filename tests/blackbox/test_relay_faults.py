@@ -39,12 +39,14 @@ def unread(conn):
 
 
 def blocked(c):
-    """Waits until ramjet holds the client back: octets of the client stay unread, the same number at thirty looks in a row."""
-    seen = []
+    """Waits until ramjet holds the client back: octets of the client stay unread, the same number at three looks and for 50 ms."""
+    looks = []
 
     def same():
-        seen.append(rx_queue(c.peer, c.name))
-        return seen[-1] and seen[-30:] == [seen[-1]] * 30
+        looks.append((rx_queue(c.peer, c.name), time.monotonic()))
+        if looks[-1][0] != looks[0][0]:
+            del looks[:-1]
+        return looks[0][0] and len(looks) >= 3 and looks[-1][1] - looks[0][1] > 0.05
     until(same, 5, "the upload to stand still")
 
 

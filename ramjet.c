@@ -15071,17 +15071,27 @@ static void wrk_on_wake(struct io_sock *s, enum io_event ev, int res, struct mem
     if (ev == IO_RECV && res > 0) wrk_box_take(RJ_CONTAINER(s, struct wrk_box, wake));
 }
 
-/* Opens the mailbox on the owner's loop. Returns 0 or -errno. */
-static int wrk_box_open(struct wrk_box *box, struct io_loop *lp)
+/* Makes the pair of descriptors: from here on anybody may post. Returns 0 or -errno. */
+static int wrk_box_init(struct wrk_box *box)
 {
-    int fd[2], rc = sys_socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | (lp->nonblocking ? SOCK_NONBLOCK : 0), 0, fd);
+    int fd[2], rc = sys_socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd);
 
     if (rc < 0) return rc;
-    box->loop = lp;
-    box->wake_fd = fd[1];
     io_sock_init(&box->wake, wrk_on_wake);
-    if ((rc = io_adopt(lp, &box->wake, fd[0])) < 0) {
-        sys_close(fd[1]);
+    box->own_fd = fd[0];
+    box->wake_fd = fd[1];
+    return 0;
+}
+
+/* Opens the mailbox on the owner's loop; what was posted before is taken in its first turn. Returns 0 or -errno. */
+static int wrk_box_open(struct wrk_box *box, struct io_loop *lp)
+{
+    int rc;
+
+    box->loop = lp;
+    if (lp->nonblocking) sys_fcntl(box->own_fd, F_SETFL, O_RDWR | O_NONBLOCK);
+    if ((rc = io_adopt(lp, &box->wake, box->own_fd)) < 0) {
+        sys_close(box->wake_fd);
         return rc;
     }
     io_recv_start(lp, &box->wake);
@@ -15367,7 +15377,9 @@ static int wrk_prepare(int n, const struct io_ops *ops, const struct cfg *cfg, s
     rj.threads = mem_need((size_t)n * sizeof *rj.threads);
     for (int i = 0; i < n; i++) {
         struct wrk *w = wrk_new(i, ops, cfg, memory_limit);
+        int rc = wrk_box_init(&w->box);
 
+        if (rc < 0) return log_fail(e, "worker %d: socketpair: %s", i, strerror(-rc));
         rj.threads[i] = &w->thread;
         if (wrk_open_listeners(w, cfg, i == 0, e) < 0) return -1;
     }
@@ -15849,7 +15861,7 @@ static int ctl_open(struct ctl *c, const struct ctl_options *o, struct log_err *
     c->inotify.fd = c->signals.fd = -1;
     if ((rc = io_loop_open(&c->loop, &ep_ops, 0)) < 0) return log_fail(err, "epoll: %s", strerror(-rc));
     c->started_ms = c->loop.clk.now_ms;
-    if ((rc = wrk_box_open(&rj.control_box, &c->loop)) < 0) return log_fail(err, "socketpair: %s", strerror(-rc));
+    if ((rc = wrk_box_init(&rj.control_box)) < 0 || (rc = wrk_box_open(&rj.control_box, &c->loop)) < 0) return log_fail(err, "socketpair: %s", strerror(-rc));
     c->opened = true;
     if (dns_open(&c->dns, &c->loop, c->cfg->resolver) < 0) {
         log_fail(err, "resolver: found \"" STR_FMT "\", expected ADDRESS or ADDRESS:PORT", STR_ARG(c->cfg->resolver));

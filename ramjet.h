@@ -2126,6 +2126,7 @@ struct wrk_box {
     struct wrk_msg *_Atomic inbox;                       /* newest first; release by senders, acquired by the owner */
     struct io_loop *loop;
     struct io_sock wake;
+    int own_fd;                                          /* read by the owner once the box is open */
     int wake_fd;                                         /* written by senders */
 };
 /* An accepted connection on its way to a less loaded worker. */

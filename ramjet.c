@@ -13800,7 +13800,7 @@ static void px_refuse(struct px_req *r, enum px_error error)
     r->status = al_errors[error].status;
     px_count_error(error);
     if (r->state == PX_WAIT_HEAD || px_is_distrust(error) || (!r->up_flow.done && !px_is_short(r))) r->keep = false;
-    if (r->w->px.draining) r->keep = false;
+    if (r->w->px.leaving) r->keep = false;
     if (!r->up_flow.q.sending) io_outq_clear(&r->up_flow.q);
     r->up_flow.broken = true;
     r->state = PX_REFUSED;
@@ -14034,7 +14034,7 @@ static void px_take_settings(struct px_req *r, const struct rt_snapshot *snap)
     r->w->px.server_tokens = cfg->server_tokens;
     r->c->served++;
     if (cfg->keep_alive_requests && r->c->served >= cfg->keep_alive_requests) r->keep = false;
-    if (!cfg->keep_alive_ms || r->w->px.draining) r->keep = false;
+    if (!cfg->keep_alive_ms || r->w->px.leaving) r->keep = false;
 }
 
 static uint64_t px_id_word(struct px *px, int i)
@@ -14391,7 +14391,7 @@ static void px_on_response_head(struct px_req *r, const uint8_t *head, uint32_t 
     up_succeeded(r->up->pool, (r->t_header_ns - r->t_sent_ns) / 1000);
     f->big = f->big && m->framing != HTTP_BODY_LENGTH;
     if (!m->keep_alive) px_spoil(r);
-    if (!r->up_flow.done || r->w->px.draining) r->keep = false; /* an early answer: the rest of the request may never come */
+    if (!r->up_flow.done || r->w->px.leaving) r->keep = false; /* an early answer: the rest of the request may never come */
     h1_body_init(&f->body, (enum http_framing)m->framing, m->length);
     r->status = m->status;
     if (!px_write_response(r, head, n, true)) {
@@ -14977,7 +14977,7 @@ static int px_serve(struct wrk *w, int fd, const struct net_addr *peer, uint16_t
     map_list_add(&w->px.all, &c->link);
     mtr_add(MTR_ACCEPTED, 1);
     mtr_move(MTR_CLIENT_IDLE, 1);
-    clk_arm(&w->loop.clk, &c->timer, rt_live()->cfg->client_header_ms);
+    clk_arm(&w->loop.clk, &c->timer, w->px.draining ? PX_FIRST_MS : rt_live()->cfg->client_header_ms);
     io_recv_start(&w->loop, &c->s);
     return 0;
 }
@@ -14996,12 +14996,22 @@ static void px_init(struct wrk *w, void (*on_gone)(struct wrk *w))
     px->on_gone = on_gone;
 }
 
+/* Whether a request is due on an idle connection that is about to be closed: the first one, which gets a moment, or one that is there. */
+static bool px_is_due(struct px_conn *c)
+{
+    uint8_t one;
+
+    if (c->served && sys_recv(c->s.fd, &one, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) return false;
+    clk_arm(&c->w->loop.clk, &c->timer, PX_FIRST_MS);
+    return true;
+}
+
 /* No connection serves another request: idle ones end, active ones behind their response; tunnels at the deadline (cut = true). */
 static void px_drain(struct wrk *w, bool cut)
 {
     struct map_link *l = w->px.all.next, *next;
 
-    w->px.draining = true;
+    w->px.leaving = w->px.draining = true;
     for (; l != &w->px.all; l = next) {
         struct px_conn *c = RJ_CONTAINER(l, struct px_conn, link);
 
@@ -15009,7 +15019,7 @@ static void px_drain(struct wrk *w, bool cut)
         if (cut && c->req && c->state == PX_CONN_ACTIVE) {
             px_abort(c->req, PX_CLIENT_CLOSED);
             px_settle(c);
-        } else if (cut || c->state == PX_CONN_IDLE) {
+        } else if (cut || (c->state == PX_CONN_IDLE && !px_is_due(c))) {
             if (c->state == PX_CONN_CLOSING) continue;
             if (cut) c->ended = true;
             px_linger(c);
@@ -15028,7 +15038,7 @@ static void px_fini(struct wrk *w)
  * wrk_ : Worker threads, listeners, drain
  *
  * Owns:    struct wrk, struct wrk_box; rj.threads, rj.control_box.
- * Calls:   sys_ mem_ str_ map_ clk_ log_ mtr_ rcu_ io_ up_ px_
+ * Calls:   sys_ mem_ str_ clk_ log_ mtr_ rcu_ io_ up_ px_
  * Threads: wrk_main and what it calls run on workers; start, ask, drain and stop on the control thread.
  * Rules:   1. Every worker is the same code; they share snapshots and send each other messages, nothing else.
  *          2. A connection goes to the worker with the fewest, so that none is more than one above its share.
@@ -15127,20 +15137,17 @@ static void wrk_on_retry(struct clk_timer *t)
     if (!w->draining && atomic_load_explicit(&w->conns, memory_order_relaxed) < w->max_conns) wrk_pause(w, false);
 }
 
-/* A connection is gone: there may be room again, or nothing left to drain. Called by px_. */
+/* A connection is gone: there may be room again. Called by px_. */
 static void wrk_on_gone(struct wrk *w)
 {
     uint32_t left = atomic_fetch_sub_explicit(&w->conns, 1, memory_order_relaxed) - 1; /* a count; orders nothing */
 
-    if (w->draining && !left && map_list_empty(&w->px.all)) atomic_store_explicit(&w->state, WRK_DRAINED, memory_order_release); /* wrk_all_done */
-    else if (!w->draining && left + 1 == w->max_conns) wrk_pause(w, false);
+    if (!w->draining && left + 1 == w->max_conns) wrk_pause(w, false);
 }
 
 static void wrk_serve(struct wrk *w, int fd, const struct net_addr *peer, uint16_t port)
 {
-    if (w->draining) sys_close(fd);
-    if (!w->draining && px_serve(w, fd, peer, port) == 0) return;
-    wrk_on_gone(w);
+    if (px_serve(w, fd, peer, port) < 0) wrk_on_gone(w);
 }
 
 static void wrk_on_given(struct wrk_msg *m)
@@ -15196,12 +15203,27 @@ static void wrk_accepted(struct wrk *w, int fd, uint16_t port)
     wrk_serve(w, fd, &peer, port);
 }
 
+/* No more connections from l; those that the kernel has accepted already are served, as its close would reset them. */
+static void wrk_close_listener(struct wrk *w, struct wrk_listener *l)
+{
+    int fd, flags = SOCK_CLOEXEC | (w->loop.nonblocking ? SOCK_NONBLOCK : 0);
+
+    sys_fcntl(l->s.fd, F_SETFL, O_RDWR | O_NONBLOCK);
+    while (atomic_load_explicit(&w->conns, memory_order_relaxed) < w->max_conns && (fd = sys_accept(l->s.fd, NULL, NULL, flags)) >= 0) {
+        w->loop.peer.family = 0; /* wrk_accepted asks for it */
+        wrk_accepted(w, fd, l->port);
+    }
+    io_close(&w->loop, &l->s);
+    if (--w->listening == 0) atomic_store_explicit(&w->state, WRK_DRAINING, memory_order_release); /* wrk_all_done */
+}
+
 static void wrk_on_listener(struct io_sock *s, enum io_event ev, int res, struct mem_buf *b)
 {
     struct wrk_listener *l = RJ_CONTAINER(s, struct wrk_listener, s);
     struct wrk *w = l->w;
 
     (void)b;
+    if (ev == IO_STOPPED && w->draining) wrk_close_listener(w, l);
     if (ev != IO_ACCEPT) return;
     if (res >= 0) {
         wrk_accepted(w, res, l->port);
@@ -15218,16 +15240,32 @@ static void wrk_on_listener(struct io_sock *s, enum io_event ev, int res, struct
 
 static void wrk_on_deadline(struct clk_timer *t) { px_drain(RJ_CONTAINER(t, struct wrk, deadline), true); }
 
+static void wrk_on_delay(struct clk_timer *t)
+{
+    struct wrk *w = RJ_CONTAINER(t, struct wrk, delay);
+
+    w->draining = true;
+    px_drain(w, false);
+    clk_arm(&w->loop.clk, &w->deadline, w->drain_ms);
+    w->listening = 0;
+    for (uint32_t i = 0; i < w->listeners; i++) w->listening += io_is_open(&w->listener[i].s);
+    if (!w->listening) atomic_store_explicit(&w->state, WRK_DRAINING, memory_order_release); /* wrk_all_done */
+    for (uint32_t i = 0; i < w->listeners; i++) {
+        struct wrk_listener *l = &w->listener[i];
+
+        if (!io_is_open(&l->s)) continue;
+        if (l->paused) wrk_close_listener(w, l);
+        else io_accept_stop(&w->loop, &l->s); /* what it has taken comes before IO_STOPPED */
+    }
+}
+
 static void wrk_on_drain(struct wrk_msg *m)
 {
     struct wrk *w = RJ_CONTAINER(m, struct wrk, drain_msg);
 
-    w->draining = true;
-    for (uint32_t i = 0; i < w->listeners; i++)
-        if (io_is_open(&w->listener[i].s)) io_close(&w->loop, &w->listener[i].s);
-    px_drain(w, false);
-    clk_arm(&w->loop.clk, &w->deadline, w->drain_ms);
-    if (map_list_empty(&w->px.all)) atomic_store_explicit(&w->state, WRK_DRAINED, memory_order_release); /* wrk_all_done */
+    w->px.leaving = true;
+    if (w->delay_ms) clk_arm(&w->loop.clk, &w->delay, w->delay_ms);
+    else wrk_on_delay(&w->delay);
 }
 
 static void wrk_on_stop(struct wrk_msg *m) { RJ_CONTAINER(m, struct wrk, stop_msg)->loop.stop = true; }
@@ -15242,6 +15280,7 @@ static int wrk_open(struct wrk *w)
     px_init(w, wrk_on_gone);
     w->retry.fire = wrk_on_retry;
     w->deadline.fire = wrk_on_deadline;
+    w->delay.fire = wrk_on_delay;
     for (uint32_t i = 0; i < w->listeners; i++) {
         struct wrk_listener *l = &w->listener[i];
 
@@ -15445,23 +15484,27 @@ static void wrk_ask(void (*on_worker)(struct wrk *w, void *arg), void (*on_done)
     }
 }
 
-/* Stops accepting, ends idle connections now, active ones behind their response, the rest after deadline_ms. Control thread, once. */
-static void wrk_drain(uint32_t deadline_ms)
+/* For delay_ms new connections are still taken, and every answer says that it is the last of its connection. Then: stops accepting, ends
+ * idle connections, active ones behind their response, the rest after deadline_ms. Control thread, once. */
+static void wrk_drain(uint32_t delay_ms, uint32_t deadline_ms)
 {
     for (int i = 0; i < rj.thread_count; i++) {
         struct wrk *w = wrk_at(i);
 
+        w->delay_ms = delay_ms;
         w->drain_ms = deadline_ms;
         w->drain_msg.run = wrk_on_drain;
         wrk_post(&w->box, &w->drain_msg);
     }
 }
 
-/* True when no worker has a connection left after wrk_drain. */
+/* True when no worker has a connection left after wrk_drain, or can be given one: the counts are looked at when no listener is open. */
 static bool wrk_all_done(void)
 {
     for (int i = 0; i < rj.thread_count; i++)
-        if (atomic_load_explicit(&wrk_at(i)->state, memory_order_acquire) < WRK_DRAINED) return false; /* wrk_on_gone, wrk_on_drain release */
+        if (atomic_load_explicit(&wrk_at(i)->state, memory_order_acquire) < WRK_DRAINING) return false; /* wrk_close_listener, wrk_on_delay release */
+    for (int i = 0; i < rj.thread_count; i++)
+        if (atomic_load_explicit(&wrk_at(i)->conns, memory_order_relaxed)) return false; /* counted before the state above */
     return true;
 }
 
@@ -15770,9 +15813,9 @@ static void ctl_stop(struct ctl *c)
         return;
     }
     c->stopping = true;
-    c->drain_until_ms = c->loop.clk.now_ms + c->cfg->shutdown_ms + 1000;
-    log_info("ctl", "draining, at most %u ms", c->cfg->shutdown_ms);
-    wrk_drain(c->cfg->shutdown_ms);
+    c->drain_until_ms = c->loop.clk.now_ms + c->cfg->shutdown_delay_ms + c->cfg->shutdown_ms + 1000;
+    log_info("ctl", "draining after %u ms, then at most %u ms", c->cfg->shutdown_delay_ms, c->cfg->shutdown_ms);
+    wrk_drain(c->cfg->shutdown_delay_ms, c->cfg->shutdown_ms);
 }
 
 static void ctl_on_signal(struct io_sock *s, enum io_event ev, int res, struct mem_buf *buf)

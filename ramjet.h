@@ -1113,7 +1113,9 @@ enum {
     X("server-tokens",                 server_tokens,               BOOL,    "", "false", CFG_LIVE,                                    \
       "Server: ramjet on our own answers")                                                                                             \
     X("serviceaccount-dir",            serviceaccount_dir,          TEXT,    "", "/var/run/secrets/kubernetes.io/serviceaccount", 0,   \
-      "token, ca.crt and namespace, read again when they change")                                                                      \
+      "Folder of token, ca.crt and namespace, read again when they change")                                                            \
+    X("shutdown-delay",                shutdown_delay_ms,           MS,      "0", "0s", CFG_LIVE,                                       \
+      "Time between SIGTERM and the drain: not ready any more, but still accepting")                                                   \
     X("upstream-keepalive-connections", upstream_keepalive,         UINT,    "0..65535", "320", CFG_B,                                 \
       "Idle connections kept to one endpoint, per worker")                                                                             \
     X("upstream-keepalive-requests",   upstream_keepalive_requests, UINT,    "0..4294967295", "10000", CFG_B,                          \
@@ -2088,7 +2090,8 @@ struct px {
     struct mem_pool conns, reqs;
     struct map_link all;                                 /* every struct px_conn */
     uint64_t id_state[2];                                /* generator of request ids */
-    bool draining;
+    bool leaving;                                        /* each answer is the last one of its connection */
+    bool draining;                                       /* and no connection waits for another request */
     bool access_log, combined;                           /* somebody reads the access ring; its form */
     bool server_tokens;
     /* going up: set by px_init, so that what stands below can name what stands above */
@@ -2104,6 +2107,7 @@ enum {
     PX_PUMP_MIN = 65536,                                 /* content from this on is spliced: copies cost more from about here */
     PX_BIG_MIN = 16384,                                  /* content of unknown length: big buffers from here on */
     PX_PEND_MAX = 524288,                                /* pipelined bytes kept while a request runs */
+    PX_FIRST_MS = 1000,                                  /* a drain waits so long for the first request of a connection */
     PX_LINGER_MS = 5000, PX_LINGER_BYTES = 16 << 20,
     PX_CONTINUE_MS = 1000,                               /* a client that waits for 100 gets ours after it */
     PX_INTERIM_MAX = 16,
@@ -2114,7 +2118,7 @@ enum {
 /* ---- wrk_ : workers -------------------------------------------------------------------------------------------------------------------- */
 
 enum { WRK_LISTENERS = 16, WRK_MAX = 256, WRK_PAUSE_MS = 100 };
-enum wrk_state { WRK_STARTING, WRK_RUNNING, WRK_DRAINED, WRK_ENDED };
+enum wrk_state { WRK_STARTING, WRK_RUNNING, WRK_DRAINING, WRK_ENDED };
 
 /* A message: run is called on the thread that owns the box. */
 struct wrk_msg {
@@ -2167,10 +2171,12 @@ struct wrk {
     struct wrk_listener listener[WRK_LISTENERS];
     uint32_t listeners;
     struct clk_timer retry;                              /* opens paused listeners again */
+    struct clk_timer delay;                              /* before a drain: connections are still taken */
     struct clk_timer deadline;                           /* of a drain: what is left is cut */
     struct wrk_box box;
     struct wrk_msg drain_msg, stop_msg;
-    uint32_t drain_ms;
+    uint32_t delay_ms, drain_ms;
+    uint32_t listening;                                  /* of a drain: listeners that are still open */
     bool draining;
     _Atomic uint32_t conns;                              /* client connections, also those on their way to it */
     _Atomic uint32_t state;                              /* enum wrk_state; release by the worker, acquired by control */

@@ -14569,7 +14569,8 @@ static void px_finish(struct px_req *r, struct px_next *next)
         mtr_move(MTR_CLIENT_ACTIVE, -1);
         mtr_move(MTR_CLIENT_IDLE, 1);
         c->state = PX_CONN_IDLE;
-        if (aborted && !r->minor && r->head_sent && (!r->down_flow.done || r->down_flow.q.n)) io_reset_on_close(&c->s); /* its end is the content's end */
+        /* To 1.0 the end is the content's end; of a client that does not read, the kernel would keep what is unsent for many minutes. */
+        if (aborted && r->head_sent && (!r->down_flow.done || r->down_flow.q.n) && (!r->minor || r->error == PX_CLIENT_TIMEOUT)) io_reset_on_close(&c->s);
         keep = c->codec->finish(c, keep && !(c->ended && !next->pend), aborted);
         if (keep) {
             clk_arm(&c->w->loop.clk, &c->timer, idle_ms);

@@ -19,6 +19,7 @@
  *   yml_   YAML subset for manifests and kubeconfig
  *   http_  Version-free HTTP
  *   h1_    HTTP/1.x
+ *   pp_    PROXY protocol
  *   cry_   Random, PEM, keys and certificates
  *   tls_   TLS engines
  *   cfg_   Settings
@@ -993,6 +994,14 @@ static void str_put_addr(struct str_builder *b, const struct net_addr *a)
     }
 }
 
+/* An IPv4 address in IPv6 clothes (::ffff:1.2.3.4) is that IPv4 address. */
+static void str_unmap(struct net_addr *a)
+{
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+    if (a->family == AF_INET6 && memcmp(a->ip, mapped, 12) == 0) a->family = AF_INET;
+}
+
 /* To and from the kernel's form. out must hold a sockaddr_in6; returns its length. */
 static socklen_t str_to_sockaddr(const struct net_addr *a, void *out)
 {
@@ -1027,11 +1036,10 @@ static void str_from_sockaddr(const void *sa, struct net_addr *out)
         out->port = ntohs(in->sin_port);
     } else if (any->sa_family == AF_INET6) {
         const struct sockaddr_in6 *in6 = sa;
-        static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 
         memcpy(out->ip, &in6->sin6_addr, 16);
         out->port = ntohs(in6->sin6_port);
-        if (memcmp(out->ip, mapped, 12) == 0) out->family = AF_INET;
+        str_unmap(out);
     } else {
         out->family = AF_UNIX;
     }
@@ -6081,6 +6089,164 @@ static bool h1_put_chunk_size(struct str_builder *sb, uint64_t n)
 }
 
 /* ============================================================================
+ * pp_ : PROXY protocol
+ *
+ * Owns:    struct pp_header.
+ * Calls:   str_
+ * Threads: any; pure.
+ * Rules:   1. Resumable at every octet, and the answer never depends on how the octets were cut.
+ *          2. One spelling of each header: anything else is refused, as soon as no octet behind it can make it right.
+ *          3. Nothing is allocated; nothing is read outside the octets given.
+ * ========================================================================== */
+
+__attribute__((cold, noinline)) static int pp_refuse(struct pp_header *h, const char *why)
+{
+    h->why = why;
+    return RJ_BAD;
+}
+
+/* The first octets of one of the words given, or with whole all of it. */
+static bool pp_is_of(struct str w, struct str word, bool whole)
+{
+    return (whole ? w.n == word.n : w.n <= word.n) && (!w.n || memcmp(w.p, word.p, w.n) == 0);
+}
+
+/* Decimal, 0 to 65535, no sign and no leading zero. A part of one may be empty. */
+static bool pp_to_port(struct str w, bool whole, uint16_t *port)
+{
+    uint64_t v = 0;
+
+    if ((w.n || whole) && !str_to_u64(w, &v)) return false;
+    *port = (uint16_t)v;
+    return w.n <= 5 && v <= 65535 && !(w.n > 1 && w.p[0] == '0');
+}
+
+/* An address of that family, or what may become one. */
+static bool pp_to_ip(struct str w, bool whole, uint8_t family, struct net_addr *out)
+{
+    if (whole) return str_to_ip(w, out) && out->family == family && w.p[0] != '[';
+    for (size_t i = 0; i < w.n; i++) {
+        uint8_t c = str_lower(w.p[i]);
+
+        if (!str_is_digit(c) && c != '.' && (family == AF_INET || (c != ':' && !(c >= 'a' && c <= 'f')))) return false;
+    }
+    return true;
+}
+
+/* Takes the k-th word of a v1 line. whole: it has ended. NULL, or what is wrong with it. */
+static const char *pp_take_word(struct pp_header *h, int k, struct str w, bool whole)
+{
+    switch (k) {
+    case 0: return pp_is_of(w, S("PROXY"), whole) ? NULL : "no PROXY header";
+    case 1:
+        h->local = pp_is_of(w, S("UNKNOWN"), whole);
+        h->from.family = pp_is_of(w, S("TCP6"), whole) ? AF_INET6 : AF_INET;
+        return h->local || h->from.family == AF_INET6 || pp_is_of(w, S("TCP4"), whole) ? NULL : "bad family in a PROXY header";
+    case 2:
+        h->to.family = h->from.family;                   /* of both: an address that was read may be of another */
+        return pp_to_ip(w, whole, h->to.family, &h->from) ? NULL : "bad source address in a PROXY header";
+    case 3: return pp_to_ip(w, whole, h->to.family, &h->to) ? NULL : "bad destination address in a PROXY header";
+    case 4: return pp_to_port(w, whole, &h->from.port) ? NULL : "bad source port in a PROXY header";
+    default: return pp_to_port(w, whole, &h->to.port) ? NULL : "bad destination port in a PROXY header";
+    }
+}
+
+/* Version 1: words with one space between them, and CRLF. What stands behind UNKNOWN means nothing. */
+static int pp_feed_v1(struct pp_header *h, const uint8_t *p, size_t n)
+{
+    size_t end = n < PP_V1_MAX ? n : PP_V1_MAX, i = 0;
+    const char *why;
+
+    for (int k = 0; k < 6; k++) {
+        size_t from = i;
+
+        while (i < end && p[i] > ' ' && p[i] < 0x7f) i++;
+        if ((why = pp_take_word(h, k, str_of(p + from, i - from), i < end))) return pp_refuse(h, why);
+        if (k == 1 && h->local)
+            while (i < end && p[i] >= ' ' && p[i] < 0x7f) i++;
+        if (i == end) break;
+        if (k == 5 || (k == 1 && h->local)) {
+            if (p[i++] != '\r' || (i < end && p[i] != '\n')) return pp_refuse(h, "a PROXY header does not end with CRLF");
+            if (i < end) return (int)i + 1;
+            break;
+        }
+        if (p[i++] != ' ') return pp_refuse(h, "bad octet in a PROXY header");
+    }
+    return end == PP_V1_MAX ? pp_refuse(h, "PROXY header too long") : RJ_MORE;
+}
+
+/* Type, length and value, again and again, up to the end exactly. */
+static bool pp_tlvs_fit(const uint8_t *p, size_t n)
+{
+    while (n) {
+        size_t one;
+
+        if (n < 3) return false;
+        one = 3 + ((size_t)p[1] << 8 | p[2]);
+        if (one > n) return false;
+        p += one;
+        n -= one;
+    }
+    return true;
+}
+
+static void pp_take_addr(struct net_addr *a, uint8_t family, const uint8_t *ip, const uint8_t *port)
+{
+    *a = (struct net_addr){.family = family, .port = (uint16_t)(port[0] << 8 | port[1])};
+    if (family == AF_INET) a->ip[10] = a->ip[11] = 0xff;
+    memcpy(family == AF_INET ? a->ip + 12 : a->ip, ip, family == AF_INET ? 4 : 16);
+}
+
+/* Version 2: signature, command, family, length; then addresses and TLVs. Of LOCAL and of an unspecified family nobody can tell where
+ * addresses end and TLVs begin: all of it is skipped. */
+static int pp_feed_v2(struct pp_header *h, const uint8_t *p, size_t n)
+{
+    static const uint8_t signature[] = "\r\n\r\n\0\r\nQUIT\n";
+    static const uint8_t addrs[4] = {0, 12, 36, 216};    /* octets of both addresses and ports by family */
+    uint8_t family;
+    size_t all, k = sizeof signature - 1;
+
+    if (memcmp(p, signature, n < k ? n : k) != 0) return pp_refuse(h, "no PROXY header");
+    if (n <= k) return RJ_MORE;
+    if (p[k] != 0x20 && p[k] != 0x21) return pp_refuse(h, "bad version or command in a PROXY header");
+    if (n <= k + 1) return RJ_MORE;
+    family = p[k + 1] >> 4;
+    h->local = p[k] == 0x20 || family == 0 || family == 3;
+    if (p[k] == 0x21 && p[k + 1] != 0 && (family < 1 || family > 3 || (p[k + 1] & 15) < 1 || (p[k + 1] & 15) > 2))
+        return pp_refuse(h, "bad family in a PROXY header");
+    if (n < PP_V2_HEAD) return n > k + 2 && p[k + 2] > PP_V2_LENGTH_MAX >> 8 ? pp_refuse(h, "PROXY header too long") : RJ_MORE;
+    all = PP_V2_HEAD + ((size_t)p[k + 2] << 8 | p[k + 3]);
+    if (all > PP_V2_HEAD + PP_V2_LENGTH_MAX) return pp_refuse(h, "PROXY header too long");
+    if (p[k] == 0x20 || family == 0) return n < all ? RJ_MORE : (int)all;
+    if (all < PP_V2_HEAD + (size_t)addrs[family]) return pp_refuse(h, "PROXY header too short for its addresses");
+    if (n < all) return RJ_MORE;
+    p += PP_V2_HEAD;
+    if (!pp_tlvs_fit(p + addrs[family], all - PP_V2_HEAD - addrs[family])) return pp_refuse(h, "a TLV does not fit its PROXY header");
+    if (family < 3) {
+        size_t ip = family == 1 ? 4 : 16;
+
+        pp_take_addr(&h->from, family == 1 ? AF_INET : AF_INET6, p, p + 2 * ip);
+        pp_take_addr(&h->to, family == 1 ? AF_INET : AF_INET6, p + ip, p + 2 * ip + 2);
+    }
+    return (int)all;
+}
+
+/* See struct pp_header. */
+static int pp_feed(struct pp_header *h, const uint8_t *p, size_t n)
+{
+    int rc;
+
+    *h = (struct pp_header){0};
+    if (!n) return RJ_MORE;
+    rc = p[0] == '\r' ? pp_feed_v2(h, p, n) : pp_feed_v1(h, p, n);
+    if (rc <= 0) return rc;
+    if (h->local) h->from = h->to = (struct net_addr){0};
+    str_unmap(&h->from);
+    str_unmap(&h->to);
+    return rc;
+}
+
+/* ============================================================================
  * cry_ : Random, PEM, keys and certificates
  *
  * Owns:    struct cry_anchors, struct cry_identity.
@@ -7174,12 +7340,6 @@ static int cfg_set(struct cfg *c, struct mem_arena *a, int option, struct str s,
         ok = true;
         break;
     }
-    if (ok && o->where & CFG_LATER && !str_eq(s, str_z(o->fallback))) {
-        bool on;
-
-        if (o->type != CFG_BOOL || !str_to_bool(s, &on) || on)
-            return log_fail(err, "\"" STR_FMT "\" is not available in this version; leave it at %s", STR_ARG(s), o->fallback);
-    }
     if (ok) return 0;
     if (later) return log_fail(err, "\"" STR_FMT "\" is not available in this version", STR_ARG(s));
     return log_fail(err, "found \"%.*s\", expected %s", (int)(s.n < 200 ? s.n : 200), (const char *)s.p, cfg_accepts(o, accepts, sizeof accepts));
@@ -7723,6 +7883,8 @@ static void cfg_check(struct cfg *c, struct cfg_report *report)
 
     if (c->use_forwarded_headers && !c->proxy_real_ip.n)
         cfg_report_add(report, "use-forwarded-headers is true but proxy-real-ip-cidr is empty: name the trusted peers, for example 10.0.0.0/8");
+    if (c->use_proxy_protocol && !c->proxy_real_ip.n)
+        cfg_report_add(report, "use-proxy-protocol is true but proxy-real-ip-cidr is empty: name the trusted peers, for example 10.0.0.0/8");
     if (!d.n || map_find(&c->by_name, d)) return;
     if (!c->cluster) {
         cfg_report_add(report, "default-backend-service: there is no [backend " STR_FMT "]", STR_ARG(d));
@@ -7836,7 +7998,6 @@ static void cfg_render_reference(struct str_builder *b)
 
             str_putf(b, " (%s)", cfg_accepts(o, accepts, sizeof accepts));
         }
-        if (o->where & CFG_LATER) str_put(b, S(" (not available yet)"));
         str_put(b, S(" |\n"));
     }
 }
@@ -7847,7 +8008,6 @@ static void cfg_render_help(struct str_builder *b)
     for (int i = 0; i < CFG_OPTION_COUNT; i++) {
         const struct cfg_info *o = &cfg_info[i];
 
-        if (o->where & CFG_LATER) continue;
         str_putf(b, "  --%-32s %s%s%s%s\n", o->name, o->help, o->fallback[0] ? " (" : "", o->fallback, o->fallback[0] ? ")" : "");
     }
 }
@@ -13646,7 +13806,7 @@ static void al_record(struct px_req *r)
  * px_ : Client connection, request, tunnel
  *
  * Owns:    struct px, struct px_conn, struct px_req.
- * Calls:   sys_ mem_ str_ map_ clk_ log_ mtr_ io_ http_ h1_ rt_ up_ mw_ fw_ fl_ al_
+ * Calls:   sys_ mem_ str_ map_ clk_ log_ mtr_ io_ http_ h1_ pp_ rt_ up_ mw_ fw_ fl_ al_
  * Threads: workers; a connection and its requests never leave their worker.
  * Rules:   1. One state, one response and one log line per request.
  *          2. Buffered bytes of a direction are bounded: above PX_HIGH its source is stopped.
@@ -14713,6 +14873,90 @@ static void px_settle(struct px_conn *c)
     }
 }
 
+/* ---- the PROXY header ---- */
+
+/* Ends a connection without an answer: what speaks there is no proxy that we know how to talk to. */
+static void px_proxy_refuse(struct px_conn *c, const char *why)
+{
+    struct px *px = &c->w->px;
+    uint64_t now_ms = c->w->loop.clk.now_ms;
+
+    mtr_add(MTR_REFUSED_PROXY, 1);
+    if (px->proxy_log_ms && now_ms - px->proxy_log_ms < PX_PROXY_LOG_MS) {
+        px->proxy_unlogged++;
+    } else {
+        uint8_t text[64];
+        struct str_builder sb = str_fixed(text, sizeof text);
+
+        str_put_addr(&sb, &c->peer);
+        log_info("px", STR_FMT ": closed: %s (%u more like it since the last such line)", STR_ARG(str_built(&sb)), why, px->proxy_unlogged);
+        px->proxy_log_ms = now_ms;
+        px->proxy_unlogged = 0;
+    }
+    fl_put(&c->proxy_in);
+    c->state = PX_CONN_CLOSING;
+    io_close(&c->w->loop, &c->s);
+}
+
+/* Adds to a header that comes in pieces; pp_feed refuses it before it grows large. False without memory. */
+static bool px_proxy_keep(struct px_conn *c, const uint8_t *p, uint32_t n)
+{
+    uint32_t had = c->proxy_in ? c->proxy_in->len : 0;
+    struct mem_buf *b = c->proxy_in;
+
+    if (!b || b->cap - had < n) {
+        if (!(b = mem_buf_heap(&c->w->loop.small, 2 * (had + n) + 64))) return false;
+        if (had) memcpy(b->data, c->proxy_in->data, had);
+        fl_put(&c->proxy_in);
+        c->proxy_in = b;
+    }
+    memcpy(b->data + had, p, n);
+    b->len = had + n;
+    return true;
+}
+
+static void px_plain_feed(struct px_conn *c, struct mem_buf *b, uint32_t at, uint32_t n) { c->codec->data(c, b, at, n); }
+static void px_plain_send(struct px_conn *c, struct io_outq *q) { io_send(&c->w->loop, &c->s, q); }
+
+static const struct px_transport px_plain = {.name = "plain", .scheme = "http", .raw = true, .feed = px_plain_feed, .send = px_plain_send};
+/* The client spoke to port 443 of a proxy that ended TLS. */
+static const struct px_transport px_offloaded = {.name = "offloaded", .scheme = "https", .raw = true, .feed = px_plain_feed, .send = px_plain_send};
+
+/* How long a connection waits for its first request. */
+static uint32_t px_first_ms(const struct wrk *w) { return w->px.draining ? PX_FIRST_MS : rt_live()->cfg->client_header_ms; }
+
+/* Octets of a connection that begins with a PROXY header. The address that it names is the peer from there on. */
+static void px_proxy_feed(struct px_conn *c, struct mem_buf *b, uint32_t at, uint32_t n)
+{
+    uint32_t had = c->proxy_in ? c->proxy_in->len : 0;
+    struct pp_header h;
+    int rc;
+
+    if (had && !px_proxy_keep(c, b->data + at, n)) {
+        px_proxy_refuse(c, "no memory for its PROXY header");
+        return;
+    }
+    rc = had ? pp_feed(&h, c->proxy_in->data, c->proxy_in->len) : pp_feed(&h, b->data + at, n);
+    if (rc < 0 || (rc == RJ_MORE && !had && !px_proxy_keep(c, b->data + at, n))) {
+        px_proxy_refuse(c, rc < 0 ? h.why : "no memory for its PROXY header");
+        return;
+    }
+    if (rc == RJ_MORE) return;
+    fl_put(&c->proxy_in);
+    c->transport = h.to.port == 443 ? &px_offloaded : &px_plain;
+    if (!h.local) {
+        c->peer = h.from;
+        c->port = h.to.port;
+    }
+    c->state = PX_CONN_IDLE;
+    clk_arm(&c->w->loop.clk, &c->timer, px_first_ms(c->w));
+    at += (uint32_t)rc - had;
+    n -= (uint32_t)rc - had;
+    if (n) c->transport->feed(c, b, at, n);
+}
+
+static const struct px_transport px_proxied = {.name = "proxied", .scheme = "http", .feed = px_proxy_feed, .send = px_plain_send};
+
 /* ---- events ---- */
 
 static void px_on_deadline(struct px_req *r)
@@ -14840,6 +15084,7 @@ static void px_conn_free(struct px_conn *c)
         r->down_flow.q.sending = false;
         if (!r->up_closing) px_req_free(r);
     }
+    fl_put(&c->proxy_in);
     clk_drop(&w->loop.clk, &c->timer);
     map_list_remove(&c->link);
     mem_pool_put(&w->px.conns, c);
@@ -14888,6 +15133,10 @@ static void px_on_client(struct io_sock *s, enum io_event ev, int res, struct me
             return;
         }
         if (r && r->up_flow.src == PX_SRC_BIG) r->up_flow.src = PX_SRC_IDLE;
+        if (res <= 0 && c->state == PX_CONN_PROXY && c->proxy_in) {
+            px_proxy_refuse(c, "it ended within its PROXY header");
+            return;
+        }
         if (res <= 0) {
             px_client_end(c, res);
             break;
@@ -14933,6 +15182,10 @@ static void px_on_conn_timer(struct clk_timer *t)
         return;
     }
     if (r) return;
+    if (c->state == PX_CONN_PROXY) {
+        px_proxy_refuse(c, "no PROXY header in time");
+        return;
+    }
     if (c->state == PX_CONN_IDLE) {
         px_linger(c);
         return;
@@ -14941,12 +15194,6 @@ static void px_on_conn_timer(struct clk_timer *t)
     io_close(&c->w->loop, &c->s);
 }
 
-/* ---- transport and codec tables ---- */
-
-static void px_plain_feed(struct px_conn *c, struct mem_buf *b, uint32_t at, uint32_t n) { c->codec->data(c, b, at, n); }
-static void px_plain_send(struct px_conn *c, struct io_outq *q) { io_send(&c->w->loop, &c->s, q); }
-
-static const struct px_transport px_plain = {.name = "plain", .scheme = "http", .raw = true, .feed = px_plain_feed, .send = px_plain_send};
 static const struct px_codec px_h1 = {.name = "http/1.1", .data = px_h1_data, .finish = px_h1_finish};
 
 /* ---- life ---- */
@@ -14955,6 +15202,7 @@ static const struct px_codec px_h1 = {.name = "http/1.1", .data = px_h1_data, .f
 static int px_serve(struct wrk *w, int fd, const struct net_addr *peer, uint16_t port)
 {
     struct px_conn *c = mem_pool_get(&w->px.conns);
+    const struct cfg *cfg = rt_live()->cfg;
     int rc;
 
     if (!c) {
@@ -14966,6 +15214,7 @@ static int px_serve(struct wrk *w, int fd, const struct net_addr *peer, uint16_t
     c->s.bounded = true; /* a client sends as much as it likes: multishot would take half a megabyte before it is stopped */
     c->timer.fire = px_on_conn_timer;
     c->w = w;
+    c->state = PX_CONN_IDLE;
     c->transport = &px_plain;
     c->codec = &px_h1;
     c->next_src = PX_SRC_STREAM;
@@ -14978,7 +15227,11 @@ static int px_serve(struct wrk *w, int fd, const struct net_addr *peer, uint16_t
     map_list_add(&w->px.all, &c->link);
     mtr_add(MTR_ACCEPTED, 1);
     mtr_move(MTR_CLIENT_IDLE, 1);
-    clk_arm(&w->loop.clk, &c->timer, w->px.draining ? PX_FIRST_MS : rt_live()->cfg->client_header_ms);
+    if (RJ_UNLIKELY(cfg->use_proxy_protocol) && mw_is_trusted(cfg, c->peer.ip)) {
+        c->state = PX_CONN_PROXY;
+        c->transport = &px_proxied;
+    }
+    clk_arm(&w->loop.clk, &c->timer, c->state == PX_CONN_PROXY ? cfg->proxy_protocol_ms : px_first_ms(w));
     io_recv_start(&w->loop, &c->s);
     return 0;
 }
@@ -15020,7 +15273,7 @@ static void px_drain(struct wrk *w, bool cut)
         if (cut && c->req && c->state == PX_CONN_ACTIVE) {
             px_abort(c->req, PX_CLIENT_CLOSED);
             px_settle(c);
-        } else if (cut || (c->state == PX_CONN_IDLE && !px_is_due(c))) {
+        } else if (cut || (c->state <= PX_CONN_IDLE && !px_is_due(c))) {
             if (c->state == PX_CONN_CLOSING) continue;
             if (cut) c->ended = true;
             px_linger(c);

@@ -1,7 +1,7 @@
 /* Ramjet: a Kubernetes ingress controller and edge proxy in one file.
  *
  * The path of a request
- *   listener -> worker (wrk_) -> transport (px_) -> HTTP head (h1_) -> route lookup in the live snapshot (rt_) -> middleware (mw_)
+ *   listener -> worker (wrk_) -> PROXY header (pp_) -> transport (px_) -> HTTP head (h1_) -> route lookup in the live snapshot (rt_) -> middleware (mw_)
  *   -> endpoint and pooled connection (up_) -> relay with bounded buffers (px_) -> one access-log record (log_)
  * The path of a change
  *   watch event (k8s_) or file (cfg_) -> object store (obj_) -> coalesce (ctl_) -> compile (rc_) -> digest equal? stop : publish (rt_)
@@ -318,6 +318,7 @@ struct log_err {
     X(REFUSED_HEAD,         "ramjet_refused_total",                  "reason=\"head_limit\"",  "")                                    \
     X(REFUSED_MEMORY,       "ramjet_refused_total",                  "reason=\"memory\"",      "")                                    \
     X(REFUSED_NO_ROUTE,     "ramjet_refused_total",                  "reason=\"no_route\"",    "")                                    \
+    X(REFUSED_PROXY,        "ramjet_refused_total",                  "reason=\"proxy_header\"", "")                                   \
     X(REFUSED_TIMEOUT,      "ramjet_refused_total",                  "reason=\"timeout\"",     "")                                    \
     X(RETRIES,              "ramjet_upstream_retries_total",         "",                       "Requests sent to another endpoint or again") \
     X(TUNNELS,              "ramjet_tunnels_total",                  "",                       "Connections switched by a 101")       \
@@ -871,6 +872,23 @@ struct h1_body {
     const char *why;
 };
 
+/* ---- pp_ : the PROXY protocol ----------------------------------------------------------------------------------------------------- */
+
+enum {
+    PP_V1_MAX = 107,                                     /* octets of a version 1 line with its CRLF */
+    PP_V2_HEAD = 16,                                     /* of version 2: signature, command, family, length */
+    PP_V2_LENGTH_MAX = 8192,                             /* the length that is taken: addresses and TLVs */
+};
+
+/* What a PROXY header says (versions 1 and 2 of proxy-protocol.txt). pp_feed(h, p, n): p is always the first octet, n all octets so far.
+ * Returns octets of the header once it is complete, RJ_MORE, or RJ_BAD with why; fewer than PP_V2_HEAD + PP_V2_LENGTH_MAX octets ask for more.
+ * h holds the addresses once feed returned > 0. */
+struct pp_header {
+    struct net_addr from, to;                            /* the client, and where it connected to; family 0 when local */
+    bool local;                                          /* no address is conveyed (LOCAL, UNKNOWN, UNSPEC, AF_UNIX): the peer speaks for itself */
+    const char *why;
+};
+
 /* ---- cry_ : keys, certificates, random ------------------------------------------------------------------------------------------- */
 
 struct cry_anchors;                                      /* trusted certificates, counted */
@@ -1010,7 +1028,6 @@ enum {
     CFG_B = 2,                                           /* also in [backend NAME], and as an annotation */
     CFG_FLAG = 4,                                        /* not in the file */
     CFG_LIVE = 8,                                        /* a reload applies it; R and B always; the others at the next start */
-    CFG_LATER = 16,                                      /* named already, not built yet: anything but the default is refused */
     CFG_REPEAT = 32,                                     /* may be given more than once */
 };
 
@@ -1092,7 +1109,7 @@ enum {
       "Time for all tries of a request; 0 is no limit")                                                                                \
     X("proxy-next-upstream-tries",     proxy_tries,                 UINT,    "0..100", "3", CFG_R,                                     \
       "Tries of one request in all; 0 is no limit")                                                                                    \
-    X("proxy-protocol-header-timeout", proxy_protocol_ms,           MS,      "", "5s", CFG_LATER,                                      \
+    X("proxy-protocol-header-timeout", proxy_protocol_ms,           MS,      "", "5s", CFG_LIVE,                                       \
       "The PROXY header must be there within it")                                                                                      \
     X("proxy-read-timeout",            proxy_read_ms,               MS,      "", "60s", CFG_R,                                         \
       "Until the response head, and between two reads after it")                                                                       \
@@ -1126,7 +1143,7 @@ enum {
       "An idle upstream connection is closed after it")                                                                                \
     X("use-forwarded-headers",         use_forwarded_headers,       BOOL,    "", "false", CFG_LIVE,                                    \
       "Trust X-Forwarded-* and Forwarded of peers in proxy-real-ip-cidr")                                                              \
-    X("use-proxy-protocol",            use_proxy_protocol,          BOOL,    "", "false", CFG_LATER,                                   \
+    X("use-proxy-protocol",            use_proxy_protocol,          BOOL,    "", "false", CFG_LIVE,                                    \
       "PROXY v1 or v2 required from peers in proxy-real-ip-cidr, refused from others")                                                 \
     X("watch-ingress-without-class",   watch_without_class,         BOOL,    "", "false", CFG_LIVE,                                    \
       "Also take Ingresses that name no class")                                                                                        \
@@ -1967,18 +1984,25 @@ struct px_codec {
 };
 
 /* A client connection. Idle: no request, no buffer, about 200 bytes. */
-enum px_conn_state { PX_CONN_IDLE, PX_CONN_ACTIVE, PX_CONN_LINGER, PX_CONN_CLOSING };
+enum px_conn_state {
+    PX_CONN_PROXY,                                       /* waits for the PROXY header */
+    PX_CONN_IDLE,
+    PX_CONN_ACTIVE,
+    PX_CONN_LINGER,
+    PX_CONN_CLOSING,
+};
 struct px_conn {
     struct io_sock s;
-    struct clk_timer timer;                              /* idle: keep-alive; head: client-header-timeout; linger */
+    struct clk_timer timer;                              /* proxy-protocol-header-timeout, keep-alive, client-header-timeout or linger */
     struct map_link link;                                /* in px.conns */
     struct wrk *w;
     struct px_req *req;                                  /* the one exchange of an HTTP/1.x connection */
     const struct px_transport *transport;
     const struct px_codec *codec;
-    struct net_addr peer;
+    struct mem_buf *proxy_in;                            /* a PROXY header that comes in pieces */
+    struct net_addr peer;                                /* the other end, or the client that its PROXY header names */
     uint32_t served;
-    uint16_t port;                                       /* of the listener */
+    uint16_t port;                                       /* of the listener, or the one that the PROXY header names */
     uint8_t state;                                       /* enum px_conn_state */
     bool ended;                                          /* the client has closed its sending side */
     uint8_t next_src;                                    /* enum px_source that the next request starts with */
@@ -2094,6 +2118,8 @@ struct px {
     bool draining;                                       /* and no connection waits for another request */
     bool access_log, combined;                           /* somebody reads the access ring; its form */
     bool server_tokens;
+    uint64_t proxy_log_ms;                               /* refused PROXY headers: one log line in PX_PROXY_LOG_MS */
+    uint32_t proxy_unlogged;
     /* going up: set by px_init, so that what stands below can name what stands above */
     void (*on_upstream)(struct io_sock *s, enum io_event ev, int res, struct mem_buf *b);
     void (*on_closing)(struct io_sock *s, enum io_event ev, int res, struct mem_buf *b);
@@ -2113,6 +2139,7 @@ enum {
     PX_INTERIM_MAX = 16,
     PX_SKIP_MAX = 65536,                                 /* a refused request's content up to this is read and dropped */
     PX_TRAILER_MAX = 8192,
+    PX_PROXY_LOG_MS = 1000,
 };
 
 /* ---- wrk_ : workers -------------------------------------------------------------------------------------------------------------------- */

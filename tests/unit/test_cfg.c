@@ -58,7 +58,8 @@ UT(cfg_names_every_mistake)
                "edge.ini:2: proxy-next-upstream: found \"off timeout\", expected one or more of "
                "error timeout off invalid_header http_500 http_502 http_503 http_504 http_403 http_404 http_429 non_idempotent\n"),
         UT_ROW("[ramjet]\nuse-proxy-protocol = true\n",
-               "edge.ini:2: use-proxy-protocol: \"true\" is not available in this version; leave it at false\n"),
+               "use-proxy-protocol is true but proxy-real-ip-cidr is empty: name the trusted peers, for example 10.0.0.0/8\n"),
+        UT_ROW("[ramjet]\nuse-proxy-protocol = true\nproxy-real-ip-cidr = 10.0.0.0/8\n", ""),
         UT_ROW("[ramjet]\nuse-proxy-protocol = no\n", ""),
         UT_ROW("[ramjet]\nhttps = 8443\n", "edge.ini:2: unknown key \"https\", expected a setting of [ramjet]; `ramjet reference options` lists them\n"),
         UT_ROW("[ramjet]\nuse-forwarded-headers = true\n",

@@ -1610,6 +1610,7 @@ static inline void io_woke(struct io_loop *lp)
 static int io_loop_open(struct io_loop *lp, const struct io_ops *ops, size_t limit)
 {
     lp->ops = ops;
+    lp->nonblocking = ops->nonblocking;
     clk_init(&lp->clk);
     mem_pool_init(&lp->small, MEM_SMALL_BYTES, MEM_SLAB_BYTES, &lp->mapped, limit);
     mem_pool_init(&lp->medium, MEM_MEDIUM_BYTES, MEM_BIG_SLAB_BYTES, &lp->mapped, limit);
@@ -1931,7 +1932,6 @@ static int ep_open(struct io_loop *lp)
         return rc;
     }
     lp->ep = ep;
-    lp->nonblocking = true;
     return 0;
 }
 
@@ -2172,7 +2172,7 @@ static void ep_turn(struct io_loop *lp, uint32_t timeout_ms)
 }
 
 static const struct io_ops ep_ops = {
-    .name = "epoll", .open = ep_open, .close = ep_close, .turn = ep_turn, .add = ep_add, .accept_start = ep_accept_start,
+    .name = "epoll", .nonblocking = true, .open = ep_open, .close = ep_close, .turn = ep_turn, .add = ep_add, .accept_start = ep_accept_start,
     .accept_stop = ep_accept_stop, .connect = ep_connect, .recv_start = ep_recv_start, .recv_big = ep_recv_big, .recv_stop = ep_recv_stop,
     .send = ep_send, .poll = ep_poll, .close_sock = ep_close_sock,
 };
@@ -2364,7 +2364,6 @@ static int ur_open(struct io_loop *lp)
     ur->fd = -1;
     ur->pool = lp->medium.limit && lp->medium.limit < UR_LIMIT_SMALL ? &lp->small : &lp->medium;
     lp->ur = ur;
-    lp->nonblocking = false;
     rc = ur_open_rings(lp, ur);
     if (rc < 0) ur_close(lp);
     return rc;
@@ -7099,7 +7098,7 @@ static struct tls_conn *tls_client_new(const struct tls_client_config *cfg, stru
 
 #include <ini.h>
 
-enum { CFG_FILE_MAX = 64 << 20, CFG_LINE_MAX = 197, CFG_NAME_MAX = 150, CFG_PATH_MAX = 4096 };
+enum { CFG_FILE_MAX = 64 << 20, CFG_LINE_MAX = 197, CFG_NAME_MAX = 150, CFG_PATH_MAX = 4096, CFG_PIPE_MS = 2000 };
 
 static const struct cfg_info cfg_info[CFG_OPTION_COUNT] = {
 #define X(name_, field_, type_, choices_, fallback_, where_, help_)                                                                  \
@@ -7734,24 +7733,26 @@ static void cfg_parse(struct cfg_reader *r, struct str text)
     map_free(&r->routes);
 }
 
-/* The whole file, or -errno. */
+/* The whole file, or -errno: -EAGAIN from a pipe that nobody writes to. */
 static int cfg_read_file(const char *path, struct str_builder *out)
 {
-    int fd = sys_open(path, O_RDONLY | O_CLOEXEC, 0);
+    int fd = sys_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     long n;
 
     if (fd < 0) return fd;
     for (;;) {
         uint8_t *p = str_room(out, 65536);
+        struct pollfd wait = {.fd = fd, .events = POLLIN};
 
         n = p ? sys_read(fd, p, 65536) : -ENOMEM;
-        if (n == -EINTR) continue;
+        if (n == -EINTR || (n == -EAGAIN && poll(&wait, 1, CFG_PIPE_MS) == 1)) continue;
         if (n <= 0) break;
         out->n += (size_t)n;
         if (out->n <= CFG_FILE_MAX) continue;
         n = -EFBIG;
         break;
     }
+    if (!n && !out->n && lseek(fd, 0, SEEK_CUR) < 0) n = -EAGAIN;
     sys_close(fd);
     return (int)n;
 }
@@ -15377,7 +15378,7 @@ static void wrk_pause(struct wrk *w, bool on)
     for (uint32_t i = 0; i < w->listeners; i++) {
         struct wrk_listener *l = &w->listener[i];
 
-        if (l->paused == on || !io_is_open(&l->s)) continue;
+        if (l->paused == on || l->late || l->inherited || !io_is_open(&l->s)) continue;
         l->paused = on;
         if (on) io_accept_stop(&w->loop, &l->s);
         else io_accept_start(&w->loop, &l->s);
@@ -15399,6 +15400,7 @@ static void wrk_on_gone(struct wrk *w)
     if (!w->draining && left + 1 == w->max_conns) wrk_pause(w, false);
 }
 
+/* Also while it drains: what was accepted by then gets its answer. */
 static void wrk_serve(struct wrk *w, int fd, const struct net_addr *peer, uint16_t port)
 {
     if (px_serve(w, fd, peer, port) < 0) wrk_on_gone(w);
@@ -15457,16 +15459,18 @@ static void wrk_accepted(struct wrk *w, int fd, uint16_t port)
     wrk_serve(w, fd, &peer, port);
 }
 
-/* No more connections from l; those that the kernel has accepted already are served, as its close would reset them. */
+/* No more connections from l; those that the kernel has accepted already are served, as its close would reset them, unless the next
+ * process has the socket too. */
 static void wrk_close_listener(struct wrk *w, struct wrk_listener *l)
 {
     int fd, flags = SOCK_CLOEXEC | (w->loop.nonblocking ? SOCK_NONBLOCK : 0);
 
-    sys_fcntl(l->s.fd, F_SETFL, O_RDWR | O_NONBLOCK);
-    while (atomic_load_explicit(&w->conns, memory_order_relaxed) < w->max_conns && (fd = sys_accept(l->s.fd, NULL, NULL, flags)) >= 0) {
+    if (!l->inherited) sys_fcntl(l->s.fd, F_SETFL, O_RDWR | O_NONBLOCK);
+    while (!l->inherited && atomic_load_explicit(&w->conns, memory_order_relaxed) < w->max_conns && (fd = sys_accept(l->s.fd, NULL, NULL, flags)) >= 0) {
         w->loop.peer.family = 0; /* wrk_accepted asks for it */
         wrk_accepted(w, fd, l->port);
     }
+    if (l->inherited) atomic_fetch_sub_explicit(&rj.handed_left, 1, memory_order_release); /* wrk_has_left */
     io_close(&w->loop, &l->s);
     if (--w->listening == 0) atomic_store_explicit(&w->state, WRK_DRAINING, memory_order_release); /* wrk_all_done */
 }
@@ -15477,7 +15481,7 @@ static void wrk_on_listener(struct io_sock *s, enum io_event ev, int res, struct
     struct wrk *w = l->w;
 
     (void)b;
-    if (ev == IO_STOPPED && w->draining) wrk_close_listener(w, l);
+    if (ev == IO_STOPPED && (w->draining || l->inherited)) wrk_close_listener(w, l);
     if (ev != IO_ACCEPT) return;
     if (res >= 0) {
         wrk_accepted(w, res, l->port);
@@ -15494,6 +15498,14 @@ static void wrk_on_listener(struct io_sock *s, enum io_event ev, int res, struct
 
 static void wrk_on_deadline(struct clk_timer *t) { px_drain(RJ_CONTAINER(t, struct wrk, deadline), true); }
 
+/* Ends with wrk_close_listener, now or at IO_STOPPED: what has been taken comes before it. */
+static void wrk_stop_listener(struct wrk *w, struct wrk_listener *l)
+{
+    if (!io_is_open(&l->s)) return;
+    if (l->paused || l->late) wrk_close_listener(w, l);
+    else io_accept_stop(&w->loop, &l->s);
+}
+
 static void wrk_on_delay(struct clk_timer *t)
 {
     struct wrk *w = RJ_CONTAINER(t, struct wrk, delay);
@@ -15501,16 +15513,8 @@ static void wrk_on_delay(struct clk_timer *t)
     w->draining = true;
     px_drain(w, false);
     clk_arm(&w->loop.clk, &w->deadline, w->drain_ms);
-    w->listening = 0;
-    for (uint32_t i = 0; i < w->listeners; i++) w->listening += io_is_open(&w->listener[i].s);
-    if (!w->listening) atomic_store_explicit(&w->state, WRK_DRAINING, memory_order_release); /* wrk_all_done */
-    for (uint32_t i = 0; i < w->listeners; i++) {
-        struct wrk_listener *l = &w->listener[i];
-
-        if (!io_is_open(&l->s)) continue;
-        if (l->paused) wrk_close_listener(w, l);
-        else io_accept_stop(&w->loop, &l->s); /* what it has taken comes before IO_STOPPED */
-    }
+    for (uint32_t i = 0; i < w->listeners; i++)
+        if (!w->listener[i].inherited) wrk_stop_listener(w, &w->listener[i]);
 }
 
 static void wrk_on_drain(struct wrk_msg *m)
@@ -15518,6 +15522,13 @@ static void wrk_on_drain(struct wrk_msg *m)
     struct wrk *w = RJ_CONTAINER(m, struct wrk, drain_msg);
 
     w->px.leaving = true;
+    for (uint32_t i = 0; i < w->listeners; i++) w->listening += io_is_open(&w->listener[i].s);
+    if (!w->listening) atomic_store_explicit(&w->state, WRK_DRAINING, memory_order_release); /* wrk_all_done */
+    for (uint32_t i = 0; i < w->listeners; i++) {
+        if (!w->handed_over[i]) continue;
+        w->listener[i].inherited = true;
+        wrk_stop_listener(w, &w->listener[i]);
+    }
     if (w->delay_ms) clk_arm(&w->loop.clk, &w->delay, w->delay_ms);
     else wrk_on_delay(&w->delay);
 }
@@ -15540,9 +15551,9 @@ static int wrk_open(struct wrk *w)
 
         io_sock_init(&l->s, wrk_on_listener);
         l->w = w;
-        if (w->loop.nonblocking) sys_fcntl(w->listen_fd[i], F_SETFL, O_RDWR | O_NONBLOCK);
+        if (w->loop.nonblocking && !l->late) sys_fcntl(w->listen_fd[i], F_SETFL, O_RDWR | O_NONBLOCK);
         if ((rc = io_adopt(&w->loop, &l->s, w->listen_fd[i])) < 0) return rc;
-        io_accept_start(&w->loop, &l->s);
+        if (!l->late) io_accept_start(&w->loop, &l->s);
     }
     return 0;
 }
@@ -15632,19 +15643,84 @@ static int wrk_port_is_free(const struct cfg_listener *l)
     return rc;
 }
 
+/* ---- listening sockets that pass from one process to the next ---- */
+
+/* From here on fd is offered to the process that follows this one. */
+static void wrk_offer(int fd)
+{
+    if (rj.offer.n < WRK_OFFER_MAX) rj.offer.fd[rj.offer.n++] = fd;
+}
+
+static bool wrk_is_bound(int fd, const struct cfg_listener *l)
+{
+    union {
+        struct sockaddr_un un;
+        struct sockaddr_in6 in6;
+    } sa = {0};
+    socklen_t n = sizeof sa - 1;
+    struct net_addr addr;
+
+    if (sys_getsockname(fd, &sa, &n) < 0 || sa.un.sun_family != l->addr.family) return false;
+    if (l->addr.family == AF_UNIX) return str_eq(str_z(sa.un.sun_path), l->path);
+    str_from_sockaddr(&sa.in6, &addr);
+    return str_addr_eq(&addr, &l->addr);
+}
+
+/* The process before this one listens on l. */
+static bool wrk_was_open(const struct cfg_listener *l)
+{
+    for (int i = 0; i < rj.inherited.n; i++)
+        if (wrk_is_bound(rj.inherited.fd[i], l)) return true;
+    return false;
+}
+
+/* The next socket on l that the process before left and nobody took, or -ENOENT. */
+static int wrk_inherit(const struct cfg_listener *l)
+{
+    for (int i = 0; i < rj.inherited.n; i++) {
+        int fd = rj.inherited.fd[i];
+
+        if (rj.inherited.taken[i] || !wrk_is_bound(fd, l)) continue;
+        rj.inherited.taken[i] = true;
+        return fd;
+    }
+    return -ENOENT;
+}
+
+/* O_NONBLOCK belongs to the socket, which both processes have: after a change of engine the new one waits until the old one has left it. */
+static void wrk_add_listener(struct wrk *w, const struct cfg_listener *l, int fd, bool inherited)
+{
+    w->listener[w->listeners].late = inherited && !(sys_fcntl(fd, F_GETFL, 0) & O_NONBLOCK) == w->ops->nonblocking;
+    w->listener[w->listeners].port = l->addr.family == AF_UNIX ? 0 : l->addr.port;
+    w->listen_fd[w->listeners++] = fd;
+    wrk_offer(fd);
+}
+
 static int wrk_open_listeners(struct wrk *w, const struct cfg *cfg, bool first, struct log_err *e)
 {
-    for (uint32_t i = 0; i < cfg->http.n && w->listeners < WRK_LISTENERS; i++) {
+    for (uint32_t i = 0; i < cfg->http.n; i++) {
         const struct cfg_listener *l = &cfg->http.v[i];
-        int fd = first ? wrk_port_is_free(l) : 0;
+        int fd = wrk_inherit(l);
+        bool inherited = fd >= 0;
 
+        if (!inherited) fd = first && !wrk_was_open(l) ? wrk_port_is_free(l) : 0;
         if (fd == 0) fd = wrk_listen(l, first);
         if (fd == -ENOENT && !first) continue;
         if (fd < 0) return log_fail(e, "http: cannot listen on " STR_FMT ": %s", STR_ARG(l->text), strerror(-fd));
-        w->listener[w->listeners].port = l->addr.family == AF_UNIX ? 0 : l->addr.port;
-        w->listen_fd[w->listeners++] = fd;
+        wrk_add_listener(w, l, fd, inherited);
     }
     return 0;
+}
+
+/* The process before had more workers: what it held beyond one socket for each of ours is spread, or clients that wait there would be lost. */
+static void wrk_inherit_rest(const struct cfg *cfg, int n)
+{
+    int at = 0, fd;
+
+    for (uint32_t i = 0; i < cfg->http.n; i++) {
+        while (wrk_at(at % n)->listeners < WRK_LISTENERS && (fd = wrk_inherit(&cfg->http.v[i])) >= 0)
+            wrk_add_listener(wrk_at(at++ % n), &cfg->http.v[i], fd, true);
+    }
 }
 
 static struct wrk *wrk_new(int index, const struct io_ops *ops, const struct cfg *cfg, size_t memory_limit)
@@ -15677,6 +15753,7 @@ static int wrk_prepare(int n, const struct io_ops *ops, const struct cfg *cfg, s
         if (wrk_open_listeners(w, cfg, i == 0, e) < 0) return -1;
     }
     rj.thread_count = n;
+    wrk_inherit_rest(cfg, n);
     return 0;
 }
 
@@ -15707,7 +15784,7 @@ static void wrk_on_answered(struct wrk_msg *m)
 {
     struct wrk_question *q = RJ_CONTAINER(m, struct wrk_question, done);
 
-    q->on_done(q->arg);
+    if (q->on_done) q->on_done(q->arg);
     mem_free(q);
 }
 
@@ -15719,7 +15796,7 @@ static void wrk_on_asked(struct wrk_msg *m)
     if (atomic_fetch_sub_explicit(&a->q->left, 1, memory_order_acq_rel) == 1) wrk_post(&rj.control_box, &a->q->done); /* every answer is seen by the last */
 }
 
-/* Runs on_worker on every worker, then on_done on the control thread. Control thread. */
+/* Runs on_worker on every worker, then on_done (may be NULL) on the control thread. Control thread. */
 static void wrk_ask(void (*on_worker)(struct wrk *w, void *arg), void (*on_done)(void *arg), void *arg)
 {
     struct wrk_question *q = mem_need(sizeof *q + (size_t)rj.thread_count * sizeof q->asked[0]);
@@ -15749,6 +15826,34 @@ static void wrk_drain(uint32_t delay_ms, uint32_t deadline_ms)
         w->drain_ms = deadline_ms;
         w->drain_msg.run = wrk_on_drain;
         wrk_post(&w->box, &w->drain_msg);
+    }
+}
+
+/* The next process has the listening socket fd too. Control thread, before wrk_drain. */
+static void wrk_set_handed_over(int fd)
+{
+    for (int i = 0; i < rj.thread_count; i++)
+        for (uint32_t k = 0; k < wrk_at(i)->listeners; k++)
+            if (wrk_at(i)->listen_fd[k] == fd) {
+                wrk_at(i)->handed_over[k] = true;
+                atomic_fetch_add_explicit(&rj.handed_left, 1, memory_order_relaxed);
+            }
+}
+
+/* No worker accepts any more from what the next process has too. */
+static bool wrk_has_left(void) { return !atomic_load_explicit(&rj.handed_left, memory_order_acquire); } /* wrk_close_listener releases */
+
+/* The process before has left the sockets that wait for it. On each worker, through wrk_ask. */
+static void wrk_start_late(struct wrk *w, void *arg)
+{
+    (void)arg;
+    for (uint32_t i = 0; i < w->listeners; i++) {
+        struct wrk_listener *l = &w->listener[i];
+
+        if (!l->late || !io_is_open(&l->s)) continue;
+        l->late = false;
+        sys_fcntl(l->s.fd, F_SETFL, O_RDWR | (w->loop.nonblocking ? O_NONBLOCK : 0));
+        io_accept_start(&w->loop, &l->s);
     }
 }
 
@@ -15785,6 +15890,7 @@ static void wrk_free(void)
     mem_free(rj.threads);
     rj.threads = NULL;
     rj.thread_count = 0;
+    rj.offer.n = 0;
 }
 
 /* ============================================================================
@@ -15799,7 +15905,9 @@ static void wrk_free(void)
  * ========================================================================== */
 
 #include <signal.h>
+#include <spawn.h>
 #include <sys/inotify.h>
+#include <sys/wait.h>
 
 /* ---- logs of all threads ---- */
 
@@ -16062,14 +16170,171 @@ static int ctl_open_inotify(struct ctl *c, struct log_err *err)
 /* Begins to drain; a second call cuts what is left. */
 static void ctl_stop(struct ctl *c)
 {
+    uint32_t delay_ms = c->handed_over ? CTL_HANDED_IDLE_MS : c->cfg->shutdown_delay_ms;
+
     if (c->stopping) {
         c->drain_until_ms = c->loop.clk.now_ms;
         return;
     }
     c->stopping = true;
-    c->drain_until_ms = c->loop.clk.now_ms + c->cfg->shutdown_delay_ms + c->cfg->shutdown_ms + 1000;
-    log_info("ctl", "draining after %u ms, then at most %u ms", c->cfg->shutdown_delay_ms, c->cfg->shutdown_ms);
-    wrk_drain(c->cfg->shutdown_delay_ms, c->cfg->shutdown_ms);
+    c->drain_until_ms = c->loop.clk.now_ms + delay_ms + c->cfg->shutdown_ms + 1000;
+    log_info("ctl", "draining after %u ms, then at most %u ms", delay_ms, c->cfg->shutdown_ms);
+    wrk_drain(delay_ms, c->cfg->shutdown_ms);
+}
+
+/* ---- handing over to a new process (SIGUSR2) ----
+ *
+ *   old: SIGUSR2 -> starts the program again with its listening sockets and one end of a socket pair -> waits
+ *   new: takes the sockets that its configuration wants -> ready -> writes the numbers of those it took
+ *   old: stops accepting -> closes the pair -> drains -> ends.   An end without those numbers, or CTL_SUCCESSOR_MS: the old one goes on. */
+
+/* The program to start: as this one was called, or its file when it came from PATH. */
+static const char *ctl_program(char *room, size_t n)
+{
+    static const char gone[] = " (deleted)";
+    ssize_t len;
+
+    if (strchr(rj.argv[0], '/')) return rj.argv[0];
+    len = readlink("/proc/self/exe", room, n - 1);
+    if (len < 0) return rj.argv[0];
+    room[len] = 0;
+    if (str_ends(str_z(room), str_z(gone))) room[(size_t)len - (sizeof gone - 1)] = 0;
+    return room;
+}
+
+/* This environment and the variable that names the descriptors; the array and *text are the caller's to free. */
+static char **ctl_successor_environ(const char *variable)
+{
+    size_t n = 0, kept = 0;
+    char **env;
+
+    while (environ[n]) n++;
+    env = mem_need((n + 2) * sizeof *env);
+    for (size_t i = 0; i < n; i++)
+        if (!str_starts(str_z(environ[i]), S(CTL_SUCCESSOR_ENV "="))) env[kept++] = environ[i];
+    env[kept] = (char *)(uintptr_t)variable;
+    return env;
+}
+
+/* Starts the program with the offered sockets open; tell_fd is its end of the pair. Returns 0 or an error number. */
+static int ctl_spawn(struct ctl *c, int tell_fd)
+{
+    struct str_builder variable = str_growing();
+    posix_spawn_file_actions_t actions;
+    char room[CTL_PATH_MAX], **env;
+    int rc;
+
+    posix_spawn_file_actions_init(&actions);
+    str_putf(&variable, CTL_SUCCESSOR_ENV "=%d", tell_fd);
+    posix_spawn_file_actions_adddup2(&actions, tell_fd, tell_fd); /* onto itself: it stays open behind the exec */
+    for (int i = 0; i < rj.offer.n; i++) {
+        str_putf(&variable, " %d", rj.offer.fd[i]);
+        posix_spawn_file_actions_adddup2(&actions, rj.offer.fd[i], rj.offer.fd[i]);
+    }
+    str_put_c(&variable, 0);
+    env = ctl_successor_environ((const char *)variable.p);
+    rc = posix_spawn(&c->successor, ctl_program(room, sizeof room), &actions, NULL, rj.argv, env);
+    posix_spawn_file_actions_destroy(&actions);
+    mem_free(env);
+    str_free(&variable);
+    return rc;
+}
+
+/* No new process takes over: this one goes on. */
+static void ctl_successor_failed(struct ctl *c, const char *why)
+{
+    int status = 0;
+
+    kill(c->successor, SIGKILL);
+    waitpid(c->successor, &status, 0);
+    if (WIFEXITED(status)) log_error("ctl", "hand-over: the new process ended with status %d before it was ready; this one goes on", WEXITSTATUS(status));
+    else log_error("ctl", "hand-over: the new process %s; this one goes on", why);
+    c->successor = 0;
+    clk_disarm(&c->successor_timer);
+    io_close(&c->loop, &c->successor_word);
+}
+
+static void ctl_on_successor_late(struct clk_timer *t)
+{
+    struct ctl *c = RJ_CONTAINER(t, struct ctl, successor_timer);
+
+    ctl_successor_failed(c, "was not ready in time");
+}
+
+/* The new process says which sockets it has taken. */
+static void ctl_on_successor(struct io_sock *s, enum io_event ev, int res, struct mem_buf *buf)
+{
+    struct ctl *c = RJ_CONTAINER(s, struct ctl, successor_word);
+    int fd;
+
+    if (ev != IO_RECV || c->handed_over) return;
+    if (res <= 0) {
+        ctl_successor_failed(c, "went away");
+        return;
+    }
+    for (int at = 0; at + (int)sizeof fd <= res; at += (int)sizeof fd) {
+        memcpy(&fd, buf->data + at, sizeof fd);
+        wrk_set_handed_over(fd);
+    }
+    log_info("ctl", "handed over to process %d", (int)c->successor);
+    clk_disarm(&c->successor_timer);
+    c->handed_over = true;
+    if (c->on_handed_over) c->on_handed_over(c->on_handed_over_arg);
+    ctl_stop(c);
+}
+
+static void ctl_hand_over(struct ctl *c)
+{
+    int pair[2], rc;
+
+    if (c->stopping || c->successor || !rj.argv) {
+        log_warn("ctl", "hand-over: not now: %s", c->stopping ? "this process is draining"
+                 : c->successor ? "a new process is starting already" : "only `ramjet run` can be started again");
+        return;
+    }
+    if ((rc = sys_socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) < 0) {
+        log_error("ctl", "hand-over: socketpair: %s; this process goes on", strerror(-rc));
+        return;
+    }
+    io_sock_init(&c->successor_word, ctl_on_successor);
+    rc = ctl_spawn(c, pair[1]);
+    sys_close(pair[1]);
+    if (rc || io_adopt(&c->loop, &c->successor_word, pair[0]) < 0) {
+        log_error("ctl", "hand-over: cannot start %s: %s; this process goes on", rj.argv[0], strerror(rc));
+        if (rc) sys_close(pair[0]);
+        c->successor = 0;
+        return;
+    }
+    log_info("ctl", "hand-over: process %d is starting", (int)c->successor);
+    io_recv_start(&c->loop, &c->successor_word);
+    c->successor_timer.fire = ctl_on_successor_late;
+    clk_arm(&c->loop.clk, &c->successor_timer, CTL_SUCCESSOR_MS);
+}
+
+/* The process before accepts no more. */
+static void ctl_on_predecessor(struct io_sock *s, enum io_event ev, int res, struct mem_buf *buf)
+{
+    struct ctl *c = RJ_CONTAINER(s, struct ctl, predecessor);
+
+    (void)buf;
+    if (ev != IO_RECV || res > 0) return;
+    io_close(&c->loop, s);
+    wrk_ask(wrk_start_late, NULL, NULL);
+}
+
+/* This process serves: the one before may stop. What it had and this one did not take is closed here. */
+static void ctl_tell_predecessor(struct ctl *c)
+{
+    int taken[WRK_OFFER_MAX], n = 0;
+
+    for (int i = 0; i < rj.inherited.n; i++) {
+        if (rj.inherited.taken[i]) taken[n++] = rj.inherited.fd[i];
+        else sys_close(rj.inherited.fd[i]);
+    }
+    sys_send(rj.tell_fd, taken, n ? (size_t)n * sizeof *taken : 1, MSG_NOSIGNAL);
+    io_sock_init(&c->predecessor, ctl_on_predecessor);
+    if (io_adopt(&c->loop, &c->predecessor, rj.tell_fd) == 0) io_recv_start(&c->loop, &c->predecessor);
+    rj.tell_fd = rj.inherited.n = 0;
 }
 
 static void ctl_on_signal(struct io_sock *s, enum io_event ev, int res, struct mem_buf *buf)
@@ -16083,6 +16348,7 @@ static void ctl_on_signal(struct io_sock *s, enum io_event ev, int res, struct m
     while (sys_read(s->fd, &info, sizeof info) == sizeof info) {
         if (info.signo == SIGHUP) ctl_reload(c, true);
         else if (info.signo == SIGUSR1) ctl_open_access_log(c);
+        else if (info.signo == SIGUSR2) ctl_hand_over(c);
         else ctl_stop(c);
     }
     io_poll(&c->loop, s, IO_IN);
@@ -16090,7 +16356,8 @@ static void ctl_on_signal(struct io_sock *s, enum io_event ev, int res, struct m
 
 static int ctl_open_signals(struct ctl *c, struct log_err *err)
 {
-    uint64_t mask = 1ull << (SIGHUP - 1) | 1ull << (SIGINT - 1) | 1ull << (SIGTERM - 1) | 1ull << (SIGUSR1 - 1); /* the kernel's sigset_t */
+    uint64_t mask = 1ull << (SIGHUP - 1) | 1ull << (SIGINT - 1) | 1ull << (SIGTERM - 1) | 1ull << (SIGUSR1 - 1) |
+                    1ull << (SIGUSR2 - 1);               /* the kernel's sigset_t */
     int fd = (int)SYS_CALL(SYS_signalfd4, -1, &mask, sizeof mask, O_CLOEXEC | O_NONBLOCK);
 
     if (fd < 0) return log_fail(err, "signalfd: %s", strerror(-fd));
@@ -16155,7 +16422,7 @@ static int ctl_open(struct ctl *c, const struct ctl_options *o, struct log_err *
     rj_me = &c->thread;
     rj.rt.workers = o->workers;
     if (!atomic_load_explicit(&rj.epoch, memory_order_relaxed)) atomic_store_explicit(&rj.epoch, 1, memory_order_relaxed); /* no worker yet */
-    c->inotify.fd = c->signals.fd = -1;
+    c->inotify.fd = c->signals.fd = c->successor_word.fd = c->predecessor.fd = -1;
     if ((rc = io_loop_open(&c->loop, &ep_ops, 0)) < 0) return log_fail(err, "epoll: %s", strerror(-rc));
     c->started_ms = c->loop.clk.now_ms;
     if ((rc = wrk_box_init(&rj.control_box)) < 0 || (rc = wrk_box_open(&rj.control_box, &c->loop)) < 0) return log_fail(err, "socketpair: %s", strerror(-rc));
@@ -16197,10 +16464,12 @@ static void ctl_turn(struct ctl *c)
     if (!c->ready && c->synced && !ctl_waits_for_names(c) && !rc_is_dirty(&c->rc)) {
         c->ready = true;
         log_info("ctl", "ready, generation %llu", (unsigned long long)rj.rt.generation);
+        if (rj.tell_fd) ctl_tell_predecessor(c);
     }
     ctl_drain_logs(c);
     rcu_collect();
     rt_collect();
+    if (c->handed_over && io_is_open(&c->successor_word) && wrk_has_left()) io_close(&c->loop, &c->successor_word);
     if (c->stopping && (wrk_all_done() || c->loop.clk.now_ms >= c->drain_until_ms)) c->drained = true;
 }
 
@@ -16229,6 +16498,9 @@ static void ctl_fini(struct ctl *c)
     rt_fini();
     if (c->inotify.fd >= 0) io_close(&c->loop, &c->inotify);
     if (c->signals.fd >= 0) io_close(&c->loop, &c->signals);
+    if (c->successor && !c->handed_over) ctl_successor_failed(c, "was not ready before this one had to end");
+    if (io_is_open(&c->successor_word)) io_close(&c->loop, &c->successor_word);
+    if (io_is_open(&c->predecessor)) io_close(&c->loop, &c->predecessor);
     if (c->opened) {
         wrk_box_close(&rj.control_box);
         for (int i = 0; i < 3 || c->dns.queries; i++) io_turn(&c->loop, 1);
@@ -17220,8 +17492,9 @@ static void adm_init(struct adm *adm, struct io_loop *loop, struct str token_fil
 
 static int adm_listen_fd(struct adm *adm, const struct cfg_listener *from, struct adm_listener *l)
 {
-    int fd;
+    int fd = wrk_inherit(from);
 
+    if (fd >= 0) return io_adopt(adm->loop, &l->sock, fd);
     if (from->addr.family != AF_UNIX) return io_listen(adm->loop, &l->sock, &from->addr, false);
     fd = wrk_listen(from, true);
     if (fd < 0) return fd;
@@ -17241,16 +17514,23 @@ static int adm_listen(struct adm *adm, const struct cfg_listener *from)
     rc = adm_listen_fd(adm, from, l);
     if (rc < 0) return rc;
     adm->nlisteners++;
+    wrk_offer(l->sock.fd);
     io_accept_start(adm->loop, &l->sock);
     return 0;
+}
+
+/* Another process answers new connections from here on. */
+static void adm_stop_listening(struct adm *adm)
+{
+    for (uint32_t i = 0; i < adm->nlisteners; i++) io_close(adm->loop, &adm->listener[i].sock);
+    adm->nlisteners = 0;
 }
 
 /* Closes listeners and connections; their memory goes with the turns of the loop that follow. */
 static void adm_close(struct adm *adm)
 {
     adm->closing = true;
-    for (uint32_t i = 0; i < adm->nlisteners; i++) io_close(adm->loop, &adm->listener[i].sock);
-    adm->nlisteners = 0;
+    adm_stop_listening(adm);
     while (!map_list_empty(&adm->conns)) adm_conn_close(RJ_CONTAINER(adm->conns.next, struct adm_conn, link));
 }
 
@@ -17429,7 +17709,8 @@ static void cli_render_help(struct str_builder *b, int command)
         str_put(b, S("\nAn option is given as --NAME VALUE, as RAMJET_NAME=VALUE in the environment (letters large, - as _), or as\n"
                      "NAME = VALUE under [ramjet] in the file; a flag beats the environment, the environment beats the file.\n\nOptions:\n"));
         cfg_render_help(b);
-        str_put(b, S("\nSIGHUP or a changed file reloads; SIGTERM and SIGINT drain and end; SIGUSR1 opens the access log again.\n"));
+        str_put(b, S("\nSIGHUP or a changed file reloads; SIGTERM and SIGINT drain and end; SIGUSR1 opens the access log again;\n"
+                     "SIGUSR2 starts the program anew, which takes the listeners over, and drains this one.\n"));
         break;
     case CLI_VERSION:
     case CLI_COMMAND_COUNT:
@@ -17715,17 +17996,20 @@ static void cli_on_crash(int number, siginfo_t *info, void *context)
     (void)SYS_CALL(SYS_tgkill, getpid(), (int)SYS_CALL(SYS_gettid, 0), number); /* also when somebody sent it: it is pending until we return */
 }
 
+/* The signals that ctl_ reads. */
+static const int cli_signals[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+
 /* What only a process of our own may do, before any thread starts: SIGPIPE becomes an error code, the signals that ctl_ reads are
  * blocked for all threads, a crash says what happened. */
 static void cli_set_process(void)
 {
-    static const int crashes[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV}, blocked[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+    static const int crashes[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV};
     struct sigaction sa = {.sa_sigaction = cli_on_crash, .sa_flags = (int)(SA_SIGINFO | SA_RESETHAND)};
     sigset_t set;
 
     for (size_t i = 0; i < RJ_COUNT(crashes); i++) sigaction(crashes[i], &sa, NULL);
     sigemptyset(&set);
-    for (size_t i = 0; i < RJ_COUNT(blocked); i++) sigaddset(&set, blocked[i]);
+    for (size_t i = 0; i < RJ_COUNT(cli_signals); i++) sigaddset(&set, cli_signals[i]);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
     cli_raise_files();
@@ -18139,6 +18423,8 @@ static int cli_open_admin(struct cli_server *s, const struct cfg *cfg, struct lo
     return 0;
 }
 
+static void cli_on_handed_over(void *arg) { adm_stop_listening(arg); }
+
 /* Bytes for the buffers of one worker: memory-limit, or half of what the control group allows; 0: no ceiling. */
 static size_t cli_memory_share(const struct cfg *cfg, int workers)
 {
@@ -18169,6 +18455,8 @@ static int cli_open(struct cli_server *s, const struct cfg *cfg, const struct cf
     s->opened = true;
     if ((rc = ctl_open(&s->ctl, &o, err)) < 0) return rc;
     if (cli_open_admin(s, cfg, err) < 0) return -1;
+    s->ctl.on_handed_over = cli_on_handed_over;
+    s->ctl.on_handed_over_arg = &s->adm;
     s->started = true;
     if (wrk_start(err) < 0) return -1;
     log_info("cli", "version " RJ_VERSION ", %d workers", workers);
@@ -18201,12 +18489,49 @@ static void cli_close(struct cli_server *s)
     mem_free(s);
 }
 
+/* What the process before this one left: the descriptor that waits for our word, then its listening sockets. */
+static void cli_inherit(void)
+{
+    const char *value = getenv(CTL_SUCCESSOR_ENV);
+    struct str rest = str_z(value ? value : ""), item;
+    uint64_t fd;
+
+    while (str_cut(&rest, ' ', &item)) {
+        if (!str_to_u64(item, &fd) || fd < 3 || fd > INT_MAX || sys_fcntl((int)fd, F_SETFD, FD_CLOEXEC) < 0) continue;
+        if (!rj.tell_fd) rj.tell_fd = (int)fd;
+        else if (rj.inherited.n < WRK_OFFER_MAX) rj.inherited.fd[rj.inherited.n++] = (int)fd;
+    }
+    if (value) unsetenv(CTL_SUCCESSOR_ENV);
+}
+
+/* The first process of a container has handed over: it must stay, or the container ends. It passes signals on, collects what ends,
+ * and ends with the last one's status. */
+static int cli_attend(void)
+{
+    int last = 0, status;
+    siginfo_t info;
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    for (size_t i = 0; i < RJ_COUNT(cli_signals); i++) sigaddset(&set, cli_signals[i]);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    for (;;) {
+        pid_t pid;
+
+        while ((pid = waitpid(-1, &status, WNOHANG)) > 0) last = status;
+        if (pid < 0) return WIFEXITED(last) ? WEXITSTATUS(last) : CLI_FAILED;
+        if (sigwaitinfo(&set, &info) > 0 && info.si_signo != SIGCHLD && info.si_pid != getpid()) kill(0, info.si_signo);
+    }
+}
+
 /* Serves until a signal ends it. The settings are let go of. */
 static int cli_serve(struct cfg *cfg, const struct cfg_input *in, void (*on_open)(const struct cfg *cfg))
 {
     struct cli_server *s = mem_need(sizeof *s);
     struct log_err err = {""};
     int rc = cli_open(s, cfg, in, true, &err);
+    bool attend;
 
     if (rc < 0) {
         log_error("cli", "%s", err.text);
@@ -18217,8 +18542,9 @@ static int cli_serve(struct cfg *cfg, const struct cfg_input *in, void (*on_open
     if (on_open) on_open(cfg);
     cfg_put(cfg);
     ctl_run(&s->ctl);
+    attend = s->ctl.handed_over && getpid() == 1;
     cli_close(s);
-    return CLI_DONE;
+    return attend ? cli_attend() : CLI_DONE;
 }
 
 static int cli_run(int argc, char *const *argv)
@@ -18233,6 +18559,7 @@ static int cli_run(int argc, char *const *argv)
         return CLI_USAGE;
     }
     cli_set_process();
+    cli_inherit();
     return cli_serve(cfg, &in, NULL);
 }
 
@@ -18401,6 +18728,7 @@ __attribute__((unused)) static int cli_main(int argc, char **argv)
 
     for (int i = skip; command >= 0 && i < argc && strcmp(argv[i], "--") != 0; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return cli_help(named ? command : -1);
+    if (command == CLI_RUN) rj.argv = argv;
     argv += skip;
     argc -= skip;
     if (!named && argc == 1 && strcmp(argv[0], "--version") == 0) return cli_version(0, NULL);

@@ -442,6 +442,7 @@ enum {
 
 /* The engine: a table of functions, so that a simulated one can stand in for the kernel. */
 struct io_ops {
+    bool nonblocking;                                    /* sockets of this engine carry O_NONBLOCK */
     const char *name;
     int (*open)(struct io_loop *lp);                     /* 0 or -errno */
     void (*close)(struct io_loop *lp);
@@ -488,7 +489,7 @@ struct io_loop {
     struct net_addr peer;                                /* of the descriptor in IO_ACCEPT when family is not 0 */
     int pipes[IO_PIPES_KEPT][2];                         /* empty pipes, kept for the next pump */
     int pipes_n;
-    bool nonblocking;                                    /* sockets of this engine carry O_NONBLOCK */
+    bool nonblocking;                                    /* ops->nonblocking */
     bool stop;                                           /* the owner's loop ends after this turn */
 };
 
@@ -2144,7 +2145,7 @@ enum {
 
 /* ---- wrk_ : workers -------------------------------------------------------------------------------------------------------------------- */
 
-enum { WRK_LISTENERS = 16, WRK_MAX = 256, WRK_PAUSE_MS = 100 };
+enum { WRK_LISTENERS = 64, WRK_MAX = 256, WRK_PAUSE_MS = 100, WRK_OFFER_MAX = 1024 };
 enum wrk_state { WRK_STARTING, WRK_RUNNING, WRK_DRAINING, WRK_ENDED };
 
 /* A message: run is called on the thread that owns the box. */
@@ -2182,11 +2183,20 @@ struct wrk_question {
     } asked[];
 };
 
+/* Listening sockets that a process leaves to the one that follows it (SIGUSR2). Control thread. */
+struct wrk_offer {
+    int n;
+    int fd[WRK_OFFER_MAX];
+    bool taken[WRK_OFFER_MAX];
+};
+
 struct wrk_listener {
     struct io_sock s;
     struct wrk *w;
     uint16_t port;                                       /* 0 for a Unix socket */
     bool paused;
+    bool late;                                           /* the process before has to leave the socket first */
+    bool inherited;                                      /* while draining: the next process has the socket too */
 };
 
 struct wrk {
@@ -2202,7 +2212,8 @@ struct wrk {
     struct clk_timer deadline;                           /* of a drain: what is left is cut */
     struct wrk_box box;
     struct wrk_msg drain_msg, stop_msg;
-    uint32_t delay_ms, drain_ms;
+    uint32_t delay_ms, drain_ms;                         /* written before drain_msg is posted, as handed_over */
+    bool handed_over[WRK_LISTENERS];                     /* the next process has taken that listening socket */
     uint32_t listening;                                  /* of a drain: listeners that are still open */
     bool draining;
     _Atomic uint32_t conns;                              /* client connections, also those on their way to it */
@@ -2222,8 +2233,13 @@ enum {
     CTL_REWATCH_MS = 1000,                               /* a watched folder that went away is looked for again */
     CTL_NAMES_MS = 5000,                                 /* names of endpoints hold readiness back no longer than this */
     CTL_PATH_MAX = 4096,
+    CTL_SUCCESSOR_MS = 60000,                            /* a new process has to be ready within it */
+    CTL_HANDED_IDLE_MS = 2000,                           /* behind a hand-over idle connections live on for this: who uses them is told to close */
     CTL_DEAR_NS = 1000000,
 };
+
+/* Descriptors for a process that takes over, as numbers: where to say that it is ready, then the listening sockets. */
+#define CTL_SUCCESSOR_ENV "RJ_LISTENING"
 
 /* What the control loop starts from. */
 struct ctl_options {
@@ -2274,6 +2290,14 @@ struct ctl {
     uint32_t log_wait_ms;
     uint64_t access_failed_ms;
     uint64_t drain_until_ms;
+    /* a hand-over */
+    pid_t successor;                                     /* the new process; 0: none */
+    struct io_sock successor_word;                       /* what it says */
+    struct clk_timer successor_timer;
+    struct io_sock predecessor;                          /* ends when the process before accepts no more */
+    void (*on_handed_over)(void *arg);                   /* set by cli_ */
+    void *on_handed_over_arg;
+    bool handed_over;
 };
 
 
@@ -2331,6 +2355,11 @@ struct rj {
     struct rj_thread **threads;                          /* the workers, then nothing else; set before the first one starts */
     int thread_count;
     struct wrk_box control_box;                          /* messages to the control thread */
+    char *const *argv;                                   /* of the process, for the one that follows it; NULL: none can follow */
+    struct wrk_offer inherited;                          /* control, at the start: what the process before left */
+    struct wrk_offer offer;                              /* control: what this one leaves */
+    _Atomic uint32_t handed_left;                        /* listening sockets of the next process that workers still use */
+    int tell_fd;                                         /* control: to the process before, which waits for our word; 0: there is none */
     _Atomic uint64_t epoch;                              /* starts at 1; control increments, workers read */
     struct mtr_names route_names;                        /* control */
     struct rcu_item *rcu_head, *rcu_tail;                /* control */

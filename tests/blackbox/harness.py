@@ -720,7 +720,7 @@ def admin_request(port, target, method="GET", fields=b"", body=b"", timeout=None
 
 
 class Ramjet:
-    """One process. start() returns when /readyz says yes; stop() checks status 0 and that no sanitizer complained."""
+    """One process; engine None leaves the choice to the configuration. start() returns when /readyz says yes; stop() checks status 0 and that no sanitizer complained."""
 
     def __init__(self, engine, config, args=(), env=None, path=None, workers=1, http=True):
         self.engine, self.args, self.env, self.config, self.workers, self.http = engine, list(args), env or {}, config, workers, http
@@ -769,7 +769,7 @@ class Ramjet:
         env = dict(os.environ, ASAN_OPTIONS="abort_on_error=0:exitcode=99:detect_leaks=1",
                    UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=0", **self.env)
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
-            self.process = subprocess.Popen([BIN, "run", "--config", self.path, "--engine", self.engine, *self.args],
+            self.process = subprocess.Popen([BIN, "run", "--config", self.path, *(["--engine", self.engine] if self.engine else []), *self.args],
                                             stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
 
     def wait_ready(self):

@@ -697,3 +697,16 @@ def test_demo_serves_what_it_prints():
         if p.poll() is None:
             p.kill()
             p.wait()
+
+
+def test_a_pipe_in_the_place_of_the_file_holds_nothing_up(fresh):
+    """A reload from a pipe that nobody writes to is a file that cannot be read: the table serves on, and so does the admin listener."""
+    e = fresh(ONE)
+    e.U.play(OK)
+    fifo = os.path.join(e.ramjet.dir, "fifo")
+    os.mkfifo(fifo)
+    os.replace(fifo, e.ramjet.path)
+    e.ramjet.signal(signal.SIGHUP)
+    until(lambda: "cannot be read" in e.ramjet.stderr(), 10, "the error")
+    assert e.ramjet.admin("/readyz").status == 200
+    assert e.get().status == 200

@@ -5468,7 +5468,7 @@ static int http_frame_request(struct http_msg *msg, const uint8_t *head, const c
 /* Decides about a complete response head to a request of that method (RFC 9112 section 6.3): framing, keep_alive, upgrade. */
 static void http_frame_response(struct http_msg *msg, const uint8_t *head, enum http_method request_method)
 {
-    bool none = msg->status < 200 || msg->status == 204;
+    bool none = msg->status < 200 || msg->status == 204, framed = msg->has_length || msg->framing == HTTP_BODY_CHUNKED;
 
     msg->keep_alive = http_keeps_alive(msg);
     if (none) msg->has_length = false;                   /* RFC 9110 section 8.6: never sent on with these */
@@ -5478,7 +5478,7 @@ static void http_frame_response(struct http_msg *msg, const uint8_t *head, enum 
         msg->framing = HTTP_BODY_EOF;
         msg->keep_alive = false;
     }
-    msg->upgrade = msg->status == 101 && msg->minor > 0 && msg->seen & HTTP_SEEN_WEBSOCKET && msg->seen & HTTP_SEEN_SWITCH;
+    msg->upgrade = msg->status == 101 && msg->minor > 0 && msg->seen & HTTP_SEEN_WEBSOCKET && msg->seen & HTTP_SEEN_SWITCH && !framed;
     http_drop_nominated(msg, head);
 }
 
@@ -10708,7 +10708,7 @@ static uint64_t rt_policy_digest(const struct rt_policy *p)
 {
     uint64_t h = str_hash_mix(p->body_bytes, (uint64_t)p->connect_ms << 32 | p->send_ms);
 
-    h = str_hash_mix(h, (uint64_t)p->read_ms << 32 | p->head_bytes);
+    h = str_hash_mix(str_hash_mix(h, p->tunnel_ms), (uint64_t)p->read_ms << 32 | p->head_bytes);
     h = str_hash_mix(h, (uint64_t)p->next_ms << 32 | (uint64_t)p->next << 16 | p->tries);
     return str_hash_mix(h, (uint64_t)p->access_log << 2 | (uint64_t)p->request_buffering << 1 | p->retry_non_idempotent);
 }
@@ -12267,6 +12267,15 @@ struct rc_rule {
     uint32_t order;
 };
 
+/* proxy-tunnel-timeout. Where it is not set, whoever has made the other timeouts long for the sake of tunnels gets what was meant. */
+static uint32_t rc_tunnel_ms(const struct cfg *c)
+{
+    uint32_t ms = c->proxy_read_ms > c->proxy_send_ms ? c->proxy_read_ms : c->proxy_send_ms;
+
+    if (c->proxy_tunnel_ms) return c->proxy_tunnel_ms;
+    return ms > PX_TUNNEL_MS ? ms : PX_TUNNEL_MS;
+}
+
 static struct rt_policy *rc_policy_of(struct rc *rc, const struct cfg *c)
 {
     struct rt_policy *p = mem_arena_zero(&rc->scratch, sizeof *p); /* padding too: equal policies are found by their bytes */
@@ -12275,6 +12284,7 @@ static struct rt_policy *rc_policy_of(struct rc *rc, const struct cfg *c)
     p->connect_ms = c->proxy_connect_ms;
     p->send_ms = c->proxy_send_ms;
     p->read_ms = c->proxy_read_ms;
+    p->tunnel_ms = rc_tunnel_ms(c);
     p->head_bytes = (uint32_t)c->proxy_head_bytes;
     p->next_ms = c->proxy_next_ms;
     p->next = c->proxy_next & (2 * RT_NEXT_429 - 1);
@@ -13301,6 +13311,7 @@ static void fw_put_response(struct str_builder *sb, const struct fw_response *r)
         return;
     }
     if (m->status >= 200) {
+        if (m->status == 426 && r->minor && m->seen & HTTP_SEEN_WEBSOCKET) str_put(sb, S("Connection: upgrade\r\nUpgrade: websocket\r\n"));
         if (r->framing == HTTP_BODY_LENGTH && !r->no_length) fw_put_length(sb, r->length);
         else if (r->framing == HTTP_BODY_CHUNKED) str_put(sb, S("Transfer-Encoding: chunked\r\n"));
         if (!r->keep) str_put(sb, S("Connection: close\r\n"));
@@ -13786,7 +13797,7 @@ static void al_record(struct px_req *r)
     uint8_t line[16384];
     struct str path = r->log_target;
 
-    mtr_request(r->metric, r->status, (fl_now_ns(r) - r->t_start_ns) / 1000);
+    mtr_request(r->metric, r->status, ((r->status == 101 ? r->t_header_ns : fl_now_ns(r)) - r->t_start_ns) / 1000); /* no tunnel's life */
     if (!r->w->px.access_log || !r->policy.access_log) return;
     for (;;) { /* a target whose escapes do not fit is cut */
         struct str_builder sb = str_fixed(line, sizeof line);
@@ -13889,9 +13900,12 @@ static void px_count_error(enum px_error error)
     case PX_CONNECT_TIMEOUT: case PX_READ_TIMEOUT: case PX_SEND_TIMEOUT: mtr_add(MTR_UP_TIMEOUT, 1); break;
     case PX_UPSTREAM_CLOSED: mtr_add(MTR_UP_RESET, 1); break;
     case PX_UPSTREAM_PROTOCOL: mtr_add(MTR_UP_PROTOCOL, 1); break;
-    case PX_OK: case PX_CLIENT_CLOSED: case PX_ERROR_COUNT: break;
+    case PX_OK: case PX_CLIENT_CLOSED: case PX_SHUTDOWN: case PX_TUNNEL_TIMEOUT: case PX_ERROR_COUNT: break;
     }
 }
+
+/* Tunnels: bytes of f are lost, or its source has said so by a reset. Nobody may take its end for a clean one. */
+static inline bool px_is_cut(const struct px_flow *f) { return f->reset || f->q.n || f->broken; }
 
 /* The upstream connection is not needed any more and cannot be kept. */
 static void px_drop_upstream(struct px_req *r)
@@ -13899,7 +13913,8 @@ static void px_drop_upstream(struct px_req *r)
     struct up_conn *u = r->up;
 
     if (!u) return;
-    if (!r->connecting && (!r->up_flow.done || r->up_flow.q.n || r->up_flow.pump.in_pipe)) io_reset_on_close(&u->s);
+    if (r->state == PX_TUNNEL ? px_is_cut(&r->up_flow) : !r->connecting && (!r->up_flow.done || r->up_flow.q.n || r->up_flow.pump.in_pipe))
+        io_reset_on_close(&u->s);
     if (r->down_flow.src == PX_SRC_PUMP) fl_pump_end(r, &r->down_flow);
     if (r->up_flow.src == PX_SRC_PUMP) fl_pump_end(r, &r->up_flow);
     r->up = NULL;
@@ -13923,6 +13938,7 @@ static void px_abort(struct px_req *r, enum px_error error)
         px_count_error(error);
     }
     if (!r->status) r->status = al_errors[error].status;
+    if (error == PX_MEMORY) r->up_flow.reset = r->down_flow.reset = true; /* tunnels: bytes are missing */
     r->keep = false;
     r->aborted = true;
     px_drop_upstream(r);
@@ -13961,7 +13977,7 @@ static void px_refuse(struct px_req *r, enum px_error error)
     r->status = al_errors[error].status;
     px_count_error(error);
     if (r->state == PX_WAIT_HEAD || px_is_distrust(error) || (!r->up_flow.done && !px_is_short(r))) r->keep = false;
-    if (r->w->px.leaving) r->keep = false;
+    if (r->w->px.leaving || r->upgrade) r->keep = false; /* what follows an upgrade may be no HTTP */
     if (!r->up_flow.q.sending) io_outq_clear(&r->up_flow.q);
     r->up_flow.broken = true;
     r->state = PX_REFUSED;
@@ -14469,6 +14485,7 @@ static void px_start_tunnel(struct px_req *r)
     r->keep = false;
     px_spoil(r);
     mtr_add(MTR_TUNNELS, 1);
+    mtr_move(MTR_TUNNELS_OPEN, 1);
     r->up_flow.chunked = r->down_flow.chunked = false;
     r->up_flow.done = false;
     h1_body_init(&r->up_flow.body, HTTP_BODY_EOF, 0);
@@ -14553,6 +14570,7 @@ static void px_on_response_head(struct px_req *r, const uint8_t *head, uint32_t 
     f->big = f->big && m->framing != HTTP_BODY_LENGTH;
     if (!m->keep_alive) px_spoil(r);
     if (!r->up_flow.done || r->w->px.leaving) r->keep = false; /* an early answer: the rest of the request may never come */
+    if (r->upgrade && r->pend) r->keep = false; /* sent for a tunnel that did not come to be: never read as requests */
     h1_body_init(&f->body, (enum http_framing)m->framing, m->length);
     r->status = m->status;
     if (!px_write_response(r, head, n, true)) {
@@ -14635,6 +14653,24 @@ static void px_response_in(struct px_req *r, struct mem_buf *b, uint32_t at, uin
     }
 }
 
+/* Tunnels: the source of f sends no more. px_tunnel_ends passes that on. */
+static void px_tunnel_end(struct px_req *r, struct px_flow *f, bool reset)
+{
+    f->in_ms = fl_now_ms(r);
+    f->done = true;
+    if (reset) f->reset = true;
+}
+
+/* Tunnels: the destination of f takes no more. Its own bytes may still be in the kernel, so its receive side tells the end; or has. */
+static void px_tunnel_broken(struct px_req *r, struct px_flow *f)
+{
+    struct px_flow *other = fl_is_down(r, f) ? &r->up_flow : &r->down_flow;
+
+    f->broken = true;
+    io_outq_clear(&f->q);
+    if (other->done) other->reset = true;
+}
+
 /* The upstream sends no more. */
 static void px_response_end(struct px_req *r, int res)
 {
@@ -14646,13 +14682,16 @@ static void px_response_end(struct px_req *r, int res)
         px_upstream_failed(r, PX_UPSTREAM_CLOSED, r->up_in ? "in the middle of its head" : "without an answer");
         return;
     }
-    if (r->state != PX_RELAY && r->state != PX_TUNNEL) return;
-    if (f->done) return;
+    if (r->state == PX_TUNNEL) {
+        px_tunnel_end(r, f, res < 0 || r->up_reset || r->up_flow.broken);
+        return;
+    }
+    if (r->state != PX_RELAY || f->done) return;
     if (res == 0 && !r->up_reset && f->body.framing == HTTP_BODY_EOF) {
         if (!fl_emit_end(r, f)) px_abort(r, PX_MEMORY);
         return;
     }
-    px_abort(r, r->state == PX_TUNNEL ? PX_OK : PX_UPSTREAM_CLOSED);
+    px_abort(r, PX_UPSTREAM_CLOSED);
 }
 
 /* ---- the end of a request ---- */
@@ -14707,17 +14746,25 @@ struct px_next {
     uint8_t src;                                         /* enum px_source */
 };
 
+/* To 1.0 the end is the content's end; of a client that does not read, the kernel would keep what is unsent for many minutes. */
+static bool px_resets_client(const struct px_req *r, bool tunnel)
+{
+    if (tunnel) return px_is_cut(&r->down_flow);
+    return r->head_sent && (!r->down_flow.done || r->down_flow.q.n) && (!r->minor || r->error == PX_CLIENT_TIMEOUT);
+}
+
 /* Everything is sent, or nothing more will be. Records the request and frees it; *next tells how the connection goes on. */
 static void px_finish(struct px_req *r, struct px_next *next)
 {
     struct px_conn *c = r->c;
-    bool keep = r->keep && !r->aborted && r->up_flow.done && !r->w->px.draining, aborted = r->aborted;
+    bool keep = r->keep && !r->aborted && r->up_flow.done && !r->w->px.draining, aborted = r->aborted, tunnel = r->state == PX_TUNNEL;
     uint32_t idle_ms = r->keep_alive_ms;
 
     *next = (struct px_next){.src = r->up_flow.src};
     r->state = PX_FINISHED;
     px_finish_upstream(r);
     al_record(r);
+    if (tunnel) mtr_move(MTR_TUNNELS_OPEN, -1);
     clk_disarm(&r->timer);
     if (c) {
         if (!aborted || !r->down_flow.q.sending) c->req = NULL; /* else px_on_client frees it at IO_CLOSED */
@@ -14730,8 +14777,7 @@ static void px_finish(struct px_req *r, struct px_next *next)
         mtr_move(MTR_CLIENT_ACTIVE, -1);
         mtr_move(MTR_CLIENT_IDLE, 1);
         c->state = PX_CONN_IDLE;
-        /* To 1.0 the end is the content's end; of a client that does not read, the kernel would keep what is unsent for many minutes. */
-        if (aborted && r->head_sent && (!r->down_flow.done || r->down_flow.q.n) && (!r->minor || r->error == PX_CLIENT_TIMEOUT)) io_reset_on_close(&c->s);
+        if (aborted && px_resets_client(r, tunnel)) io_reset_on_close(&c->s);
         keep = c->codec->finish(c, keep && !(c->ended && !next->pend), aborted);
         if (keep) {
             clk_arm(&c->w->loop.clk, &c->timer, idle_ms);
@@ -14746,6 +14792,15 @@ static void px_finish(struct px_req *r, struct px_next *next)
 
 /* ---- deadlines ---- */
 
+/* When an idle tunnel ends: anything that moves in either direction puts it off. */
+static uint64_t px_tunnel_deadline(const struct px_flow *u, const struct px_flow *d, uint32_t limit_ms)
+{
+    uint64_t up = u->in_ms > u->out_ms ? u->in_ms : u->out_ms, down = d->in_ms > d->out_ms ? d->in_ms : d->out_ms;
+
+    if ((u->done || d->done) && limit_ms > PX_TUNNEL_GRACE_MS) limit_ms = PX_TUNNEL_GRACE_MS;
+    return (up > down ? up : down) + limit_ms;
+}
+
 /* The next moment at which something is too late, and what that means. 0: nothing is waited for. */
 static uint64_t px_deadline(const struct px_req *r, enum px_error *error)
 {
@@ -14754,11 +14809,7 @@ static uint64_t px_deadline(const struct px_req *r, enum px_error *error)
 
 #define PX_EARLIER(when, what) ((t = (when)) < at ? (at = t, *error = (what)) : *error)
     if (r->aborted || r->state == PX_WAIT_HEAD || r->state == PX_FINISHED) return 0;
-    if (r->state == PX_TUNNEL) {
-        uint64_t last = u->in_ms > d->in_ms ? u->in_ms : d->in_ms;
-
-        PX_EARLIER(last + r->policy.read_ms, PX_READ_TIMEOUT);
-    }
+    if (r->state == PX_TUNNEL) PX_EARLIER(px_tunnel_deadline(u, d, r->policy.tunnel_ms), PX_TUNNEL_TIMEOUT);
     if (r->connecting) PX_EARLIER(r->connect_ms + r->policy.connect_ms, PX_CONNECT_TIMEOUT);
     if (!u->done && r->state != PX_TUNNEL && (r->state != PX_REFUSED || r->keep) && u->src != PX_SRC_IDLE && u->src != PX_SRC_STOPPING &&
         (r->holding || !fl_is_waiting(u)))
@@ -14790,6 +14841,7 @@ static void px_flush(struct px_req *r, struct px_flow *f)
     struct io_sock *s = fl_to(r, f);
 
     if (!f->q.n || f->q.sending || !s || !io_is_open(s)) return;
+    f->out_ms = fl_now_ms(r); /* a silence before is not the destination's fault */
     if (fl_is_down(r, f)) {
         r->c->transport->send(r->c, &f->q);
         return;
@@ -14810,7 +14862,12 @@ static bool px_tunnel_ends(struct px_req *r)
         struct px_flow *f = flows[i];
         struct io_sock *to = fl_to(r, f);
 
-        if (!f->done || f->q.n || f->q.sending || f->shut || !to) continue;
+        if (!f->done || f->q.n || f->q.sending || !to) continue;
+        if (f->reset) {
+            px_abort(r, fl_is_down(r, f) ? PX_UPSTREAM_CLOSED : PX_CLIENT_CLOSED);
+            return true;
+        }
+        if (f->shut) continue;
         io_shutdown(to);
         f->shut = true;
     }
@@ -14977,8 +15034,11 @@ static void px_on_deadline(struct px_req *r)
         r->down_flow.out_ms = fl_now_ms(r);
         if (!fl_gather(r, &r->down_flow, S("HTTP/1.1 100 Continue\r\n\r\n"))) px_abort(r, PX_MEMORY);
         break;
-    case PX_CONNECT_TIMEOUT:
-    case PX_SEND_TIMEOUT: px_upstream_failed(r, error, NULL); break;
+    case PX_CONNECT_TIMEOUT: px_upstream_failed(r, error, NULL); break;
+    case PX_SEND_TIMEOUT:
+        if (r->state == PX_TUNNEL) px_abort(r, error);
+        else px_upstream_failed(r, error, NULL);
+        break;
     case PX_READ_TIMEOUT:
         if (r->state == PX_WAIT_RESPONSE) px_upstream_failed(r, error, NULL);
         else px_abort(r, error);
@@ -15055,7 +15115,9 @@ static void px_on_upstream(struct io_sock *s, enum io_event ev, int res, struct 
         f->out_ms = fl_now_ms(r);
         r->up_wrote = true;
         if (res == -ECONNRESET) r->up_reset = true; /* the kernel tells it once: what ends now did not end well */
-        if (res < 0) { /* its answer may still come: the receive side tells */
+        if (res < 0 && r->state == PX_TUNNEL) {
+            px_tunnel_broken(r, f);
+        } else if (res < 0) { /* its answer may still come: the receive side tells */
             f->broken = true;
             px_spoil(r);
             io_outq_clear(&f->q);
@@ -15107,8 +15169,8 @@ static void px_client_end(struct px_conn *c, int res)
         return;
     }
     if (r->up_flow.src == PX_SRC_STREAM || r->up_flow.src == PX_SRC_BIG) r->up_flow.src = PX_SRC_IDLE;
-    if (r->state == PX_TUNNEL && res == 0) {
-        r->up_flow.done = true;
+    if (r->state == PX_TUNNEL) {
+        px_tunnel_end(r, &r->up_flow, res < 0 || r->down_flow.broken);
         return;
     }
     if (res == 0 && r->state != PX_WAIT_HEAD && r->up_flow.done) return; /* a half-close: the answer is still wanted */
@@ -15150,7 +15212,8 @@ static void px_on_client(struct io_sock *s, enum io_event ev, int res, struct me
         io_outq_sent(&r->down_flow.q, res);
         r->down_flow.out_ms = fl_now_ms(r);
         if (res > 0) mtr_add(MTR_BYTES_OUT, (uint64_t)res);
-        if (res < 0) px_abort(r, PX_CLIENT_CLOSED);
+        if (res < 0 && r->state == PX_TUNNEL) px_tunnel_broken(r, &r->down_flow);
+        else if (res < 0) px_abort(r, PX_CLIENT_CLOSED);
         break;
     case IO_STOPPED:
         if (r && r->up_flow.src == PX_SRC_STOPPING) r->up_flow.src = PX_SRC_IDLE;
@@ -15272,7 +15335,7 @@ static void px_drain(struct wrk *w, bool cut)
 
         next = l->next;
         if (cut && c->req && c->state == PX_CONN_ACTIVE) {
-            px_abort(c->req, PX_CLIENT_CLOSED);
+            px_abort(c->req, PX_SHUTDOWN);
             px_settle(c);
         } else if (cut || (c->state <= PX_CONN_IDLE && !px_is_due(c))) {
             if (c->state == PX_CONN_CLOSING) continue;

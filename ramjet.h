@@ -345,7 +345,8 @@ enum mtr_counter {
     X(CLIENT_IDLE,     "ramjet_connections",        "side=\"client\",state=\"idle\"",     "")                                        \
     X(UP_ACTIVE,       "ramjet_connections",        "side=\"upstream\",state=\"active\"", "")                                        \
     X(UP_IDLE,         "ramjet_connections",        "side=\"upstream\",state=\"idle\"",   "")                                        \
-    X(BUFFER_BYTES,    "ramjet_buffer_bytes",       "",                                   "Bytes mapped for connections, requests and buffers")
+    X(BUFFER_BYTES,    "ramjet_buffer_bytes",       "",                                   "Bytes mapped for connections, requests and buffers") \
+    X(TUNNELS_OPEN,    "ramjet_tunnels",            "",                                   "Open tunnels, which are active connections too")
 
 enum mtr_gauge {
 #define X(id, name, labels, help) MTR_##id,
@@ -1120,6 +1121,8 @@ enum {
       "Hold the whole request body before connecting")                                                                                 \
     X("proxy-send-timeout",            proxy_send_ms,               MS,      "", "60s", CFG_R,                                         \
       "Between two successful writes upstream")                                                                                        \
+    X("proxy-tunnel-timeout",          proxy_tunnel_ms,             MS,      "0", "0", CFG_R,                                          \
+      "An idle tunnel (WebSocket) is closed after it; 0 is the largest of 1h, proxy-read-timeout and proxy-send-timeout")              \
     X("publish-interval",              publish_interval_ms,         MS,      "0", "20ms", CFG_LIVE,                                    \
       "Bursts of changes compile at most once in it; a lone change at once")                                                           \
     X("resolver",                      resolver,                    TEXT,    "", "", 0,                                                \
@@ -1543,7 +1546,7 @@ enum { RT_NEXT_ERROR = 1, RT_NEXT_TIMEOUT = 2, RT_NEXT_OFF = 4, RT_NEXT_INVALID_
 /* Per-route settings (the R options), resolved. Shared by equal routes of one host. */
 struct rt_policy {
     uint64_t body_bytes;                                 /* proxy-body-size, 0 = no limit */
-    uint32_t connect_ms, send_ms, read_ms;               /* proxy-*-timeout */
+    uint32_t connect_ms, send_ms, read_ms, tunnel_ms;    /* proxy-*-timeout */
     uint32_t head_bytes;                                 /* proxy-buffer-size */
     uint32_t next_ms;                                    /* proxy-next-upstream-timeout, 0 = no limit */
     uint16_t next;                                       /* RT_NEXT_* */
@@ -1953,6 +1956,8 @@ struct fw_response {
     X(NO_ROUTE,          404, "no route",               "No rule matches host and path, and there is no default backend")                \
     X(READ_TIMEOUT,      504, "read timeout",           "The upstream sent nothing for proxy-read-timeout")                              \
     X(SEND_TIMEOUT,      504, "send timeout",           "The upstream took no byte of the request for proxy-send-timeout")               \
+    X(SHUTDOWN,          503, "shutdown",               "The process ended: worker-shutdown-timeout after SIGTERM")                      \
+    X(TUNNEL_TIMEOUT,    504, "tunnel timeout",         "Neither side of a tunnel sent a byte for proxy-tunnel-timeout")                 \
     X(UPSTREAM_CLOSED,   502, "upstream closed",        "The upstream closed or reset the connection before its answer was complete")    \
     X(UPSTREAM_PROTOCOL, 502, "bad upstream answer",    "The upstream's answer is malformed, too large or was not asked for")            \
     X(VERSION,           505, "version not supported",  "An HTTP version other than 1.0 and 1.1")
@@ -2029,6 +2034,7 @@ struct px_flow {
     bool done;                                           /* everything has come (and is queued) */
     bool broken;                                         /* the destination takes no more; what comes is dropped */
     bool shut;                                           /* tunnels: the destination was told the end */
+    bool reset;                                          /* tunnels: the source ended by a reset, which is passed on behind its bytes */
 };
 
 /* The exchange:
@@ -2141,6 +2147,8 @@ enum {
     PX_SKIP_MAX = 65536,                                 /* a refused request's content up to this is read and dropped */
     PX_TRAILER_MAX = 8192,
     PX_PROXY_LOG_MS = 1000,
+    PX_TUNNEL_MS = 3600000,                              /* proxy-tunnel-timeout when nothing longer is set */
+    PX_TUNNEL_GRACE_MS = 60000,                          /* and at most this once one side has ended */
 };
 
 /* ---- wrk_ : workers -------------------------------------------------------------------------------------------------------------------- */

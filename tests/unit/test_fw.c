@@ -135,6 +135,10 @@ UT(fw_responses)
                "HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Length: 0\r\n\r\n"),
         UT_ROW("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: y\r\n\r\n", {.framing = HTTP_BODY_NONE, .minor = 1, .upgrade = true},
                "HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Accept: y\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"),
+        UT_ROW("HTTP/1.1 426 Upgrade Required\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n", {.framing = HTTP_BODY_LENGTH, .minor = 1, .keep = true},
+               "HTTP/1.1 426 Upgrade Required\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n"),
+        UT_ROW("HTTP/1.1 426 Upgrade Required\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 0\r\n\r\n", {.framing = HTTP_BODY_LENGTH, .minor = 1, .keep = true},
+               "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n"),
         UT_ROW("HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Length: 1\r\n\r\n", {.framing = HTTP_BODY_LENGTH, .length = 1, .minor = 1, .keep = true},
                "HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Length: 1\r\n\r\n"),
     };

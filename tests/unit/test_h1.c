@@ -520,6 +520,9 @@ UT(h1_response_fields_and_upgrade)
         UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"), "", false),
         UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\n\r\n"), "", false),
         UT_ROW(B("HTTP/1.0 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"), "", false),
+        UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n"), "", false),
+        UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\nContent-Length: 5\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"), "", false),
+        UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nTransfer-Encoding: chunked\r\nConnection: Upgrade\r\n\r\n"), "", false),
         UT_ROW(OK_("Upgrade: websocket\r\nConnection: Upgrade\r\n" CL_), "", false),
     };
     static struct h1_head h;

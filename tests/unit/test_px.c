@@ -730,3 +730,83 @@ UT(px_simulated_runs_keep_every_promise)
     UT_CHECK(n < 4 || answers > 0);
     ps_close();
 }
+
+static void ps_send_nothing(struct io_loop *lp, struct io_sock *s, struct io_outq *q) { (void)lp, (void)s, q->sending = true; }
+
+/* An exchange at rest at 100 s on the clock, with nothing to send: enough for the deadlines. */
+struct ps_rest {
+    struct wrk w;
+    struct io_ops ops;
+    struct px_conn c;
+    struct up_conn u;
+    struct px_req r;
+};
+
+static struct ps_rest *ps_rest_new(enum px_state state)
+{
+    struct ps_rest *x = calloc(1, sizeof *x);
+
+    x->ops.send = ps_send_nothing;
+    x->w.loop.ops = &x->ops;
+    x->w.loop.clk.now_ms = 100000;
+    x->c = (struct px_conn){.w = &x->w, .req = &x->r, .transport = &ps_transport};
+    x->r.w = &x->w;
+    x->r.c = &x->c;
+    x->r.up = &x->u;
+    x->r.state = (uint8_t)state;
+    x->r.policy = (struct rt_policy){.send_ms = 7000, .read_ms = 8000, .tunnel_ms = 3600000};
+    x->r.client_send_ms = 9000;
+    x->r.up_flow.done = state != PX_TUNNEL;
+    return x;
+}
+
+UT(px_tunnel_deadlines)
+{
+    enum { HOUR = 3600000, DAY = 24 * HOUR };
+    static const struct { int line; uint32_t tunnel_ms; uint32_t moved[4]; bool up_done, down_done; uint64_t at; } rows[] = {
+        UT_ROW(HOUR, {1000, 0, 0, 0}, false, false, 1000 + HOUR), /* any of the four moves puts it off: in and out, up and down */
+        UT_ROW(HOUR, {1000, 2000, 0, 0}, false, false, 2000 + HOUR),
+        UT_ROW(HOUR, {1000, 2000, 3000, 0}, false, false, 3000 + HOUR),
+        UT_ROW(HOUR, {1000, 2000, 3000, 4000}, false, false, 4000 + HOUR),
+        UT_ROW(500, {1000, 2000, 3000, 4000}, false, false, 4500),
+        UT_ROW(DAY, {1000, 2000, 3000, 4000}, false, false, 4000 + DAY),
+        UT_ROW(HOUR, {9000, 0, 0, 0}, true, false, 9000 + PX_TUNNEL_GRACE_MS), /* one side has ended */
+        UT_ROW(HOUR, {0, 0, 0, 9000}, false, true, 9000 + PX_TUNNEL_GRACE_MS),
+        UT_ROW(500, {0, 0, 9000, 0}, false, true, 9500),
+    };
+
+    UT_EACH(r, rows) {
+        struct ps_rest *x = ps_rest_new(PX_TUNNEL);
+        enum px_error error = PX_OK;
+
+        x->r.policy.tunnel_ms = r->tunnel_ms;
+        x->r.up_flow.in_ms = r->moved[0], x->r.up_flow.out_ms = r->moved[1], x->r.down_flow.in_ms = r->moved[2], x->r.down_flow.out_ms = r->moved[3];
+        x->r.up_flow.done = r->up_done, x->r.down_flow.done = r->down_done;
+        UT_INT(px_deadline(&x->r, &error), r->at);
+        UT_INT(error, PX_TUNNEL_TIMEOUT);
+        free(x);
+    }
+}
+
+/* send-timeout and proxy-send-timeout run from the moment at which something is to be taken, not from the last octet before a silence:
+ * the first message of a tunnel or of an event stream after it has the same time as any other. */
+UT(px_silence_is_not_the_destinations_fault)
+{
+    static const struct { int line; enum px_state state; bool down; uint64_t at; enum px_error error; } rows[] = {
+        UT_ROW(PX_TUNNEL, false, 107000, PX_SEND_TIMEOUT), UT_ROW(PX_TUNNEL, true, 109000, PX_CLIENT_TIMEOUT), UT_ROW(PX_RELAY, true, 109000, PX_CLIENT_TIMEOUT),
+    };
+
+    UT_EACH(r, rows) {
+        struct ps_rest *x = ps_rest_new(r->state);
+        struct px_flow *f = r->down ? &x->r.down_flow : &x->r.up_flow;
+        enum px_error error = PX_OK;
+
+        x->r.up_flow.in_ms = x->r.up_flow.out_ms = x->r.down_flow.in_ms = x->r.down_flow.out_ms = 1000;
+        io_outq_add(&f->q, (uint8_t *)(uintptr_t)"x", 1, NULL);
+        px_flush(&x->r, f);
+        UT_CHECK(f->q.sending);
+        UT_INT(px_deadline(&x->r, &error), r->at);
+        UT_INT(error, r->error);
+        free(x);
+    }
+}

@@ -401,6 +401,35 @@ UT(rc_annotations)
     rc_ut_close(&u);
 }
 
+#define RC_ANNOTATED(text) RC_ING("web", ", annotations: {" text "}", RC_RULE("a.test", RC_PATH("/", "Prefix", "number: 80")))
+
+/* What manifests say that were written for a proxy whose other timeouts cut tunnels, and what they mean here. */
+UT(rc_tunnel_timeout)
+{
+    static const struct { int line; const char *ingress; uint32_t tunnel_ms; } rows[] = {
+        UT_ROW(RC_ANNOTATED(""), 3600000),
+        UT_ROW(RC_ANNOTATED("nginx.ingress.kubernetes.io/proxy-read-timeout: '5'"), 3600000),
+        UT_ROW(RC_ANNOTATED("nginx.ingress.kubernetes.io/proxy-read-timeout: '3600', nginx.ingress.kubernetes.io/proxy-send-timeout: '3600'"), 3600000),
+        UT_ROW(RC_ANNOTATED("nginx.ingress.kubernetes.io/proxy-read-timeout: '86400'"), 86400000),
+        UT_ROW(RC_ANNOTATED("nginx.ingress.kubernetes.io/proxy-send-timeout: '7200'"), 7200000),
+        UT_ROW(RC_ANNOTATED("nginx.ingress.kubernetes.io/proxy-read-timeout: '86400', ramjet.io/proxy-tunnel-timeout: 90s"), 90000),
+        UT_ROW(RC_ANNOTATED("ramjet.io/proxy-tunnel-timeout: '0'"), 3600000),
+        UT_ROW(RC_ANNOTATED("ramjet.io/proxy-tunnel-timeout: 48h"), 172800000),
+    };
+
+    UT_EACH(r, rows) {
+        struct rc_ut u;
+        struct rt_match m;
+
+        rc_ut_open(&u, "");
+        rc_ut_put(&u, RC_SVC RC_SLICE("s1", "{addresses: [10.0.0.1]}"));
+        rc_ut_put(&u, r->ingress);
+        rc_ut_compile(&u);
+        if (UT_CHECK(rt_find(rt_live(), S("a.test"), S("/"), &m))) UT_INT(m.rule->policy->tunnel_ms, r->tunnel_ms);
+        rc_ut_close(&u);
+    }
+}
+
 #define RC_FILE                                                                                                                      \
     "[ramjet]\nproxy-read-timeout = 7\n"                                                                                             \
     "[backend api]\nendpoint = 10.0.0.1:80\nendpoint = 10.0.0.2:80 weight=3\nmax-fails = 7\n"                                          \

@@ -5910,7 +5910,7 @@ static int h1_trailer_feed(struct h1_head *h, const uint8_t *p, size_t n, const 
 /* Makes a decoder ready for a body of that framing; length counts for HTTP_BODY_LENGTH only. */
 static void h1_body_init(struct h1_body *b, enum http_framing framing, uint64_t length)
 {
-    *b = (struct h1_body){.framing = (uint8_t)framing, .left = framing == HTTP_BODY_LENGTH ? length : 0};
+    *b = (struct h1_body){.framing = (uint8_t)framing, .left = framing == HTTP_BODY_LENGTH ? length : 0, .room = UINT64_MAX};
     b->done = framing == HTTP_BODY_NONE || (framing == HTTP_BODY_LENGTH && length == 0);
 }
 
@@ -5949,6 +5949,9 @@ static long h1_chunk_frame(struct h1_body *b, const uint8_t *p, size_t i, size_t
         case H1_EXT: why = h1_size_octet(b, p[i]); break;
         case H1_SIZE_LF:
             if (p[i] != '\n') return h1_body_refuse(b, "chunk size line does not end with CRLF");
+            b->too_large = b->left > b->room;
+            if (b->too_large) return h1_body_refuse(b, "body too large");
+            b->room -= b->left;
             b->ext = b->ext > b->left ? b->ext - (uint32_t)b->left : 0;
             b->digits = 0;
             b->done = b->in_trailer = b->left == 0;
@@ -14326,6 +14329,7 @@ static void px_on_head(struct px_req *r, const uint8_t *head, uint32_t n)
         return;
     }
     rt_served(r->snap);
+    if (r->policy.body_bytes) r->up_flow.body.room = r->policy.body_bytes;
     if (!r->policy.request_buffering || r->up_flow.done) px_try(r, PX_NO_ENDPOINT, false);
     else r->holding = true;
 }
@@ -14342,15 +14346,11 @@ static uint32_t px_content_in(struct px_req *r, struct mem_buf *b, uint32_t at, 
     if (r->aborted || (r->state == PX_REFUSED && !r->keep)) return n; /* dropped: the connection closes behind our answer */
     used = fl_decode(r, f, b, at, n);
     if (used < 0) {
-        px_refuse(r, r->why ? PX_BAD_REQUEST : PX_MEMORY);
+        px_refuse(r, f->body.too_large ? PX_BODY_LIMIT : r->why ? PX_BAD_REQUEST : PX_MEMORY);
         px_spoil(r);
         return n;
     }
     r->in_bytes += (uint64_t)used;
-    if (r->state != PX_TUNNEL && r->policy.body_bytes && f->bytes > r->policy.body_bytes) {
-        px_refuse(r, PX_BODY_LIMIT);
-        return n;
-    }
     if (r->holding && f->done && r->state == PX_WAIT_UPSTREAM) {
         r->holding = false;
         if (r->held) io_outq_add(&f->q, r->held->data, r->held->len, mem_buf_get(r->held));

@@ -871,6 +871,8 @@ struct h1_body {
     bool in_trailer;                                     /* the last chunk was read: feed the rest to h1_trailer_feed */
     uint32_t ext;                                        /* bytes of chunk extensions so far, less the content they came with */
     uint64_t left;                                       /* of the length, or of this chunk */
+    uint64_t room;                                       /* chunked: content that may still be announced; no limit at first */
+    bool too_large;                                      /* why the body was refused */
     const char *why;
 };
 

@@ -124,6 +124,12 @@ def test_chunked_body(edge, parts):
     refused(e, post + chunked(*[bytes(n) for n in parts], b"x"), 413)
 
 
+@pytest.mark.parametrize("parts", [(b"3e9\r\n",), (b"1f4\r\n", bytes(500), b"\r\n1f5\r\n"), (b"7fffffffffffffff;a=b\r\n",)])
+def test_chunk_is_refused_by_its_size_before_it_is_sent(edge, parts):
+    e = edge(BODY_LIMIT)
+    refused(e, b"POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(parts), 413)
+
+
 def test_body_limit_of_the_whole_and_of_a_route(edge):
     e = edge("[ramjet]\nproxy-body-size = 10\n" + ONE + """
 [route big]

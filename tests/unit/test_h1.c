@@ -735,6 +735,30 @@ UT(h1_chunk_extensions_are_bounded_by_content)
     }
 }
 
+UT(h1_chunks_beyond_the_room_are_refused_by_their_size)
+{
+    static const struct { int line; uint64_t room; const char *in; size_t n; bool too_large; } rows[] = {
+        UT_ROW(5, B("5\r\nhello\r\n0\r\n"), false),
+        UT_ROW(6, B("5\r\nhello\r\n1\r\n!\r\n0\r\n"), false),
+        UT_ROW(0, B("0\r\n"), false),
+        UT_ROW(4, B("5\r\n"), true),
+        UT_ROW(5, B("5\r\nhello\r\n1\r\n"), true),
+        UT_ROW(1 << 20, B("7fffffffffffffff\r\n"), true),
+        UT_ROW(0, B("1;a\r\n"), true),
+    };
+    static char out[64];
+    struct h1_body b;
+    size_t out_n;
+
+    UT_EACH(r, rows)
+        for (size_t cut = 0; cut <= r->n; cut++) {
+            h1_body_init(&b, HTTP_BODY_CHUNKED, 0);
+            b.room = r->room;
+            UT_INT(h1t_body(&b, r->in, r->n, 0, cut ? cut : 1, out, &out_n), r->too_large ? -1 : (long)r->n);
+            UT_INT(b.too_large, r->too_large);
+        }
+}
+
 UT(h1_writers_emit_what_the_parser_takes)
 {
     static const struct { int line; const char *method, *path, *query, *want; } lines[] = {

@@ -15,6 +15,7 @@ IMAGE    = ramjet:$(VERSION)
 SIZE_MAX = 1048576
 MINUTES  = 5
 SEEDS    = 1000
+MESSAGES = 10000000
 GO_MIN   = 1.26
 
 ifneq ($(ARCH),$(shell uname -m))
@@ -44,7 +45,7 @@ DEPS_TEST  = buildah ca-certificates clang git iproute2 libclang-rt-14-dev opens
 DEPS       = $(sort $(DEPS_BUILD) $(DEPS_TEST))
 DEPS_BENCH = $(DEPS_BUILD) haproxy nginx-light python3-matplotlib valgrind wrk
 
-.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint readme release repro run show sim test tools tsan unit
+.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint property property-peers readme release repro run show sim test tools tsan unit
 .DELETE_ON_ERROR:
 
 all: ramjet                        ## build ./ramjet (the same as `make`)
@@ -141,9 +142,9 @@ run:                               ## install what is missing, build, and serve 
 	@$(MAKE) --no-print-directory ramjet
 	@trap : INT; ./ramjet demo
 
-test: deps                         ## everything: lint, unit, vendoring, chart, release, black box on both engines, cluster
+test: deps                         ## everything: lint, unit, vendoring, chart, release, black box and mutated messages on both engines, cluster
 	@$(MAKE) --no-print-directory -j2 tools ramjet build/ramjet build/unit build/unit-asan
-	@tests/run lint unit unit-asan vendor chart release blackbox cluster
+	@tests/run lint unit unit-asan vendor chart release blackbox property cluster
 
 check: ramjet build/unit           ## the part that takes under two minutes: lint, unit, a quick black box
 	@tests/run --quick lint unit vendor blackbox
@@ -171,6 +172,9 @@ fuzz:                              ## [tests/fuzz] run every fuzzer for MINUTES=
 
 sim:                               ## [tests/sim] the simulated engine with SEEDS=1000
 	@SEEDS=$(SEEDS) LIBS="$(LIBS)" tests/sim/run
+
+property: build/ramjet             ## [tests/property] MESSAGES=10000000 mutated messages on each engine against a reference reading
+	@RAMJET_BIN=build/ramjet tests/property/run --messages $(MESSAGES)
 
 bench: build/ramjet                ## [bench/run] measure beside nginx, HAProxy and a bare relay, under 30 minutes
 	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BENCH)"

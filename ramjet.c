@@ -13701,6 +13701,64 @@ static long fl_decode(struct px_req *r, struct px_flow *f, struct mem_buf *b, ui
     return used;
 }
 
+/* ---- tunnels ---- */
+
+/* Tunnels: bytes of f are lost, or its source has said so by a reset. Nobody may take its end for a clean one. */
+static inline bool fl_is_cut(const struct px_flow *f) { return f->reset || f->q.n || f->broken; }
+
+/* Tunnels: the source of f sends no more. px_tunnel_ends passes that on. */
+static void fl_tunnel_end(struct px_req *r, struct px_flow *f, bool reset)
+{
+    f->in_ms = fl_now_ms(r);
+    f->done = true;
+    if (reset) f->reset = true;
+}
+
+/* Tunnels: the destination of f takes no more. Its own bytes may still be in the kernel, so its receive side tells the end; or has. */
+static void fl_tunnel_broken(struct px_req *r, struct px_flow *f)
+{
+    struct px_flow *other = fl_is_down(r, f) ? &r->up_flow : &r->down_flow;
+
+    f->broken = true;
+    io_outq_clear(&f->q);
+    if (other->done) other->reset = true;
+}
+
+/* ---- deadlines ---- */
+
+/* When an idle tunnel ends: anything that moves in either direction puts it off. */
+static uint64_t fl_tunnel_deadline(const struct px_flow *u, const struct px_flow *d, uint32_t limit_ms)
+{
+    uint64_t up = u->in_ms > u->out_ms ? u->in_ms : u->out_ms, down = d->in_ms > d->out_ms ? d->in_ms : d->out_ms;
+
+    if ((u->done || d->done) && limit_ms > PX_TUNNEL_GRACE_MS) limit_ms = PX_TUNNEL_GRACE_MS;
+    return (up > down ? up : down) + limit_ms;
+}
+
+/* The next moment at which something is too late, and what that means. 0: nothing is waited for. */
+static uint64_t fl_deadline(const struct px_req *r, enum px_error *error)
+{
+    const struct px_flow *u = &r->up_flow, *d = &r->down_flow;
+    uint64_t at = UINT64_MAX, t;
+
+#define FL_EARLIER(when, what) ((t = (when)) < at ? (at = t, *error = (what)) : *error)
+    if (r->aborted || r->state == PX_WAIT_HEAD || r->state == PX_FINISHED) return 0;
+    if (r->state == PX_TUNNEL) FL_EARLIER(fl_tunnel_deadline(u, d, r->policy.tunnel_ms), PX_TUNNEL_TIMEOUT);
+    if (r->connecting) FL_EARLIER(r->connect_ms + r->policy.connect_ms, PX_CONNECT_TIMEOUT);
+    if (!u->done && r->state != PX_TUNNEL && (r->state != PX_REFUSED || r->keep) && u->src != PX_SRC_IDLE && u->src != PX_SRC_STOPPING &&
+        (r->holding || !fl_is_waiting(u)))
+        FL_EARLIER(u->in_ms + r->client_body_ms, PX_BODY_TIMEOUT);
+    if (fl_is_waiting(u) && r->up && !r->connecting) FL_EARLIER(u->out_ms + r->policy.send_ms, PX_SEND_TIMEOUT);
+    if (u->done && !u->q.bytes && r->state == PX_WAIT_RESPONSE) FL_EARLIER((u->out_ms > d->in_ms ? u->out_ms : d->in_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
+    if (r->state == PX_RELAY && !d->done && !fl_is_waiting(d))
+        FL_EARLIER((d->in_ms > d->out_ms ? d->in_ms : d->out_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
+    if (fl_is_waiting(d)) FL_EARLIER(d->out_ms + r->client_send_ms, PX_CLIENT_TIMEOUT);
+    if (r->expect && r->minor && !r->continued && !r->head_sent && (r->holding || r->state == PX_WAIT_RESPONSE)) /* holding: at once */
+        FL_EARLIER((r->t_sent_ns / 1000000) + PX_CONTINUE_MS, PX_OK);
+#undef FL_EARLIER
+    return at == UINT64_MAX ? 0 : at;
+}
+
 
 /* ============================================================================
  * al_ : Access log and metrics of a request
@@ -13721,6 +13779,49 @@ static const struct {
     PX_ERRORS(X)
 #undef X
 };
+
+/* ---- what is kept of a request for them ---- */
+
+/* Copies up to max bytes for the log record. */
+static struct str al_keep(struct px_req *r, struct str s, uint32_t max)
+{
+    struct str kept;
+
+    if (s.n > max) s.n = max;
+    if (s.n > sizeof r->text - r->text_n) s.n = sizeof r->text - r->text_n;
+    kept = str_of(r->text + r->text_n, s.n);
+    if (s.n) memcpy(r->text + r->text_n, s.p, s.n);
+    r->text_n += (uint32_t)s.n;
+    return kept;
+}
+
+/* What is logged of a request that is refused: as much of method, host and target as was parsed. */
+static void al_keep_head(struct px_req *r, const uint8_t *p, uint32_t n)
+{
+    const struct http_msg *m = &r->head.msg;
+
+    if (m->method_at + m->method_n <= n) r->log_method = al_keep(r, str_of(p + m->method_at, m->method_n), 16);
+    if (m->host_at + m->host_n <= n) r->log_host = al_keep(r, str_of(p + m->host_at, m->host_n), 80);
+    if (m->target_at + m->target_n <= n) r->log_target = al_keep(r, str_of(p + m->target_at, m->target_n), 150);
+}
+
+static void al_count_error(enum px_error error)
+{
+    switch (error) {
+    case PX_BAD_REQUEST: case PX_EXPECT: case PX_METHOD: case PX_VERSION: mtr_add(MTR_REFUSED_BAD, 1); break;
+    case PX_BODY_LIMIT: mtr_add(MTR_REFUSED_BODY, 1); break;
+    case PX_HEAD_LIMIT: case PX_LINE_LIMIT: mtr_add(MTR_REFUSED_HEAD, 1); break;
+    case PX_MEMORY: mtr_add(MTR_REFUSED_MEMORY, 1); break;
+    case PX_NO_ROUTE: mtr_add(MTR_REFUSED_NO_ROUTE, 1); break;
+    case PX_BODY_TIMEOUT: case PX_HEADER_TIMEOUT: case PX_CLIENT_TIMEOUT: mtr_add(MTR_REFUSED_TIMEOUT, 1); break;
+    case PX_NO_ENDPOINT: mtr_add(MTR_UP_NONE, 1); break;
+    case PX_CONNECT: mtr_add(MTR_UP_CONNECT, 1); break;
+    case PX_CONNECT_TIMEOUT: case PX_READ_TIMEOUT: case PX_SEND_TIMEOUT: mtr_add(MTR_UP_TIMEOUT, 1); break;
+    case PX_UPSTREAM_CLOSED: mtr_add(MTR_UP_RESET, 1); break;
+    case PX_UPSTREAM_PROTOCOL: mtr_add(MTR_UP_PROTOCOL, 1); break;
+    case PX_OK: case PX_CLIENT_CLOSED: case PX_SHUTDOWN: case PX_TUNNEL_TIMEOUT: case PX_ERROR_COUNT: break;
+    }
+}
 
 /* ---- the log record ---- */
 
@@ -13889,34 +13990,13 @@ static void px_req_free(struct px_req *r)
 
 /* ---- answers of our own ---- */
 
-static void px_count_error(enum px_error error)
-{
-    switch (error) {
-    case PX_BAD_REQUEST: case PX_EXPECT: case PX_METHOD: case PX_VERSION: mtr_add(MTR_REFUSED_BAD, 1); break;
-    case PX_BODY_LIMIT: mtr_add(MTR_REFUSED_BODY, 1); break;
-    case PX_HEAD_LIMIT: case PX_LINE_LIMIT: mtr_add(MTR_REFUSED_HEAD, 1); break;
-    case PX_MEMORY: mtr_add(MTR_REFUSED_MEMORY, 1); break;
-    case PX_NO_ROUTE: mtr_add(MTR_REFUSED_NO_ROUTE, 1); break;
-    case PX_BODY_TIMEOUT: case PX_HEADER_TIMEOUT: case PX_CLIENT_TIMEOUT: mtr_add(MTR_REFUSED_TIMEOUT, 1); break;
-    case PX_NO_ENDPOINT: mtr_add(MTR_UP_NONE, 1); break;
-    case PX_CONNECT: mtr_add(MTR_UP_CONNECT, 1); break;
-    case PX_CONNECT_TIMEOUT: case PX_READ_TIMEOUT: case PX_SEND_TIMEOUT: mtr_add(MTR_UP_TIMEOUT, 1); break;
-    case PX_UPSTREAM_CLOSED: mtr_add(MTR_UP_RESET, 1); break;
-    case PX_UPSTREAM_PROTOCOL: mtr_add(MTR_UP_PROTOCOL, 1); break;
-    case PX_OK: case PX_CLIENT_CLOSED: case PX_SHUTDOWN: case PX_TUNNEL_TIMEOUT: case PX_ERROR_COUNT: break;
-    }
-}
-
-/* Tunnels: bytes of f are lost, or its source has said so by a reset. Nobody may take its end for a clean one. */
-static inline bool px_is_cut(const struct px_flow *f) { return f->reset || f->q.n || f->broken; }
-
 /* The upstream connection is not needed any more and cannot be kept. */
 static void px_drop_upstream(struct px_req *r)
 {
     struct up_conn *u = r->up;
 
     if (!u) return;
-    if (r->state == PX_TUNNEL ? px_is_cut(&r->up_flow) : !r->connecting && (!r->up_flow.done || r->up_flow.q.n || r->up_flow.pump.in_pipe))
+    if (r->state == PX_TUNNEL ? fl_is_cut(&r->up_flow) : !r->connecting && (!r->up_flow.done || r->up_flow.q.n || r->up_flow.pump.in_pipe))
         io_reset_on_close(&u->s);
     if (r->down_flow.src == PX_SRC_PUMP) fl_pump_end(r, &r->down_flow);
     if (r->up_flow.src == PX_SRC_PUMP) fl_pump_end(r, &r->up_flow);
@@ -13938,7 +14018,7 @@ static void px_abort(struct px_req *r, enum px_error error)
     if (r->state == PX_FINISHED) return;
     if (!r->error) {
         r->error = (uint8_t)error;
-        px_count_error(error);
+        al_count_error(error);
     }
     if (!r->status) r->status = al_errors[error].status;
     if (error == PX_MEMORY) r->up_flow.reset = r->down_flow.reset = true; /* tunnels: bytes are missing */
@@ -13978,7 +14058,7 @@ static void px_refuse(struct px_req *r, enum px_error error)
     if (r->state == PX_WAIT_HEAD) r->method = r->head.msg.method; /* as far as it was read: nothing may follow the head for HEAD */
     r->error = (uint8_t)error;
     r->status = al_errors[error].status;
-    px_count_error(error);
+    al_count_error(error);
     if (r->state == PX_WAIT_HEAD || px_is_distrust(error) || (!r->up_flow.done && !px_is_short(r))) r->keep = false;
     if (r->w->px.leaving || r->upgrade) r->keep = false; /* what follows an upgrade may be no HTTP */
     if (!r->up_flow.q.sending) io_outq_clear(&r->up_flow.q);
@@ -14146,29 +14226,6 @@ static void px_upstream_failed(struct px_req *r, enum px_error error, const char
 
 /* ---- the request head ---- */
 
-/* Copies up to max bytes for the log record. */
-static struct str px_log_keep(struct px_req *r, struct str s, uint32_t max)
-{
-    struct str kept;
-
-    if (s.n > max) s.n = max;
-    if (s.n > sizeof r->text - r->text_n) s.n = sizeof r->text - r->text_n;
-    kept = str_of(r->text + r->text_n, s.n);
-    if (s.n) memcpy(r->text + r->text_n, s.p, s.n);
-    r->text_n += (uint32_t)s.n;
-    return kept;
-}
-
-/* What is logged of a request that is refused: as much of method, host and target as was parsed. */
-static void px_log_text(struct px_req *r, const uint8_t *p, uint32_t n)
-{
-    const struct http_msg *m = &r->head.msg;
-
-    if (m->method_at + m->method_n <= n) r->log_method = px_log_keep(r, str_of(p + m->method_at, m->method_n), 16);
-    if (m->host_at + m->host_n <= n) r->log_host = px_log_keep(r, str_of(p + m->host_at, m->host_n), 80);
-    if (m->target_at + m->target_n <= n) r->log_target = px_log_keep(r, str_of(p + m->target_at, m->target_n), 150);
-}
-
 /* A malformed head: status is what the parser returned, negative. */
 static void px_bad_head(struct px_req *r, int status, const uint8_t *p, uint32_t n)
 {
@@ -14179,7 +14236,7 @@ static void px_bad_head(struct px_req *r, int status, const uint8_t *p, uint32_t
     r->minor = 1;
     r->client = r->c->peer;
     r->policy.access_log = true;
-    px_log_text(r, p, n);
+    al_keep_head(r, p, n);
     px_refuse(r, e);
 }
 
@@ -14247,8 +14304,8 @@ static bool px_write_request(struct px_req *r, const uint8_t *head, uint32_t hea
     r->log_method = str_of(d, msg->method_n);
     r->log_target = str_of(d + fw.target_at, fw.target_n);
     r->log_host = str_of(d + fw.host_at, fw.host_n);
-    r->log_id = px_log_keep(r, fw.request_id, 128);
-    if (r->w->px.combined) r->log_agent = px_log_keep(r, fw.agent, 100);
+    r->log_id = al_keep(r, fw.request_id, 128);
+    if (r->w->px.combined) r->log_agent = al_keep(r, fw.agent, 100);
     r->up_flow.tail = mem_buf_get(r->sent);
     r->sent->len = 0;
     fl_gathered(r, &r->up_flow, (uint32_t)sb.n);
@@ -14324,7 +14381,7 @@ static void px_on_head(struct px_req *r, const uint8_t *head, uint32_t n)
     error = px_prepare(r, head, n, &room);
     fl_put(&room);
     if (error) {
-        px_log_text(r, head, n);
+        al_keep_head(r, head, n);
         px_refuse(r, error);
         return;
     }
@@ -14653,24 +14710,6 @@ static void px_response_in(struct px_req *r, struct mem_buf *b, uint32_t at, uin
     }
 }
 
-/* Tunnels: the source of f sends no more. px_tunnel_ends passes that on. */
-static void px_tunnel_end(struct px_req *r, struct px_flow *f, bool reset)
-{
-    f->in_ms = fl_now_ms(r);
-    f->done = true;
-    if (reset) f->reset = true;
-}
-
-/* Tunnels: the destination of f takes no more. Its own bytes may still be in the kernel, so its receive side tells the end; or has. */
-static void px_tunnel_broken(struct px_req *r, struct px_flow *f)
-{
-    struct px_flow *other = fl_is_down(r, f) ? &r->up_flow : &r->down_flow;
-
-    f->broken = true;
-    io_outq_clear(&f->q);
-    if (other->done) other->reset = true;
-}
-
 /* The upstream sends no more. */
 static void px_response_end(struct px_req *r, int res)
 {
@@ -14683,7 +14722,7 @@ static void px_response_end(struct px_req *r, int res)
         return;
     }
     if (r->state == PX_TUNNEL) {
-        px_tunnel_end(r, f, res < 0 || r->up_reset || r->up_flow.broken);
+        fl_tunnel_end(r, f, res < 0 || r->up_reset || r->up_flow.broken);
         return;
     }
     if (r->state != PX_RELAY || f->done) return;
@@ -14749,7 +14788,7 @@ struct px_next {
 /* To 1.0 the end is the content's end; of a client that does not read, the kernel would keep what is unsent for many minutes. */
 static bool px_resets_client(const struct px_req *r, bool tunnel)
 {
-    if (tunnel) return px_is_cut(&r->down_flow);
+    if (tunnel) return fl_is_cut(&r->down_flow);
     return r->head_sent && (!r->down_flow.done || r->down_flow.q.n) && (!r->minor || r->error == PX_CLIENT_TIMEOUT);
 }
 
@@ -14792,43 +14831,10 @@ static void px_finish(struct px_req *r, struct px_next *next)
 
 /* ---- deadlines ---- */
 
-/* When an idle tunnel ends: anything that moves in either direction puts it off. */
-static uint64_t px_tunnel_deadline(const struct px_flow *u, const struct px_flow *d, uint32_t limit_ms)
-{
-    uint64_t up = u->in_ms > u->out_ms ? u->in_ms : u->out_ms, down = d->in_ms > d->out_ms ? d->in_ms : d->out_ms;
-
-    if ((u->done || d->done) && limit_ms > PX_TUNNEL_GRACE_MS) limit_ms = PX_TUNNEL_GRACE_MS;
-    return (up > down ? up : down) + limit_ms;
-}
-
-/* The next moment at which something is too late, and what that means. 0: nothing is waited for. */
-static uint64_t px_deadline(const struct px_req *r, enum px_error *error)
-{
-    const struct px_flow *u = &r->up_flow, *d = &r->down_flow;
-    uint64_t at = UINT64_MAX, t;
-
-#define PX_EARLIER(when, what) ((t = (when)) < at ? (at = t, *error = (what)) : *error)
-    if (r->aborted || r->state == PX_WAIT_HEAD || r->state == PX_FINISHED) return 0;
-    if (r->state == PX_TUNNEL) PX_EARLIER(px_tunnel_deadline(u, d, r->policy.tunnel_ms), PX_TUNNEL_TIMEOUT);
-    if (r->connecting) PX_EARLIER(r->connect_ms + r->policy.connect_ms, PX_CONNECT_TIMEOUT);
-    if (!u->done && r->state != PX_TUNNEL && (r->state != PX_REFUSED || r->keep) && u->src != PX_SRC_IDLE && u->src != PX_SRC_STOPPING &&
-        (r->holding || !fl_is_waiting(u)))
-        PX_EARLIER(u->in_ms + r->client_body_ms, PX_BODY_TIMEOUT);
-    if (fl_is_waiting(u) && r->up && !r->connecting) PX_EARLIER(u->out_ms + r->policy.send_ms, PX_SEND_TIMEOUT);
-    if (u->done && !u->q.bytes && r->state == PX_WAIT_RESPONSE) PX_EARLIER((u->out_ms > d->in_ms ? u->out_ms : d->in_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
-    if (r->state == PX_RELAY && !d->done && !fl_is_waiting(d))
-        PX_EARLIER((d->in_ms > d->out_ms ? d->in_ms : d->out_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
-    if (fl_is_waiting(d)) PX_EARLIER(d->out_ms + r->client_send_ms, PX_CLIENT_TIMEOUT);
-    if (r->expect && r->minor && !r->continued && !r->head_sent && (r->holding || r->state == PX_WAIT_RESPONSE)) /* holding: at once */
-        PX_EARLIER((r->t_sent_ns / 1000000) + PX_CONTINUE_MS, PX_OK);
-#undef PX_EARLIER
-    return at == UINT64_MAX ? 0 : at;
-}
-
 static void px_rearm(struct px_req *r)
 {
     enum px_error error = PX_OK;
-    uint64_t at = px_deadline(r, &error), now = fl_now_ms(r);
+    uint64_t at = fl_deadline(r, &error), now = fl_now_ms(r);
 
     if (!at) clk_disarm(&r->timer);
     else clk_arm(&r->w->loop.clk, &r->timer, at > now ? at - now : 1);
@@ -15020,7 +15026,7 @@ static const struct px_transport px_proxied = {.name = "proxied", .scheme = "htt
 static void px_on_deadline(struct px_req *r)
 {
     enum px_error error = PX_OK;
-    uint64_t at = px_deadline(r, &error);
+    uint64_t at = fl_deadline(r, &error);
     struct px_conn *c = r->c;
 
     if (!at || !c) return;
@@ -15116,7 +15122,7 @@ static void px_on_upstream(struct io_sock *s, enum io_event ev, int res, struct 
         r->up_wrote = true;
         if (res == -ECONNRESET) r->up_reset = true; /* the kernel tells it once: what ends now did not end well */
         if (res < 0 && r->state == PX_TUNNEL) {
-            px_tunnel_broken(r, f);
+            fl_tunnel_broken(r, f);
         } else if (res < 0) { /* its answer may still come: the receive side tells */
             f->broken = true;
             px_spoil(r);
@@ -15170,7 +15176,7 @@ static void px_client_end(struct px_conn *c, int res)
     }
     if (r->up_flow.src == PX_SRC_STREAM || r->up_flow.src == PX_SRC_BIG) r->up_flow.src = PX_SRC_IDLE;
     if (r->state == PX_TUNNEL) {
-        px_tunnel_end(r, &r->up_flow, res < 0 || r->down_flow.broken);
+        fl_tunnel_end(r, &r->up_flow, res < 0 || r->down_flow.broken);
         return;
     }
     if (res == 0 && r->state != PX_WAIT_HEAD && r->up_flow.done) return; /* a half-close: the answer is still wanted */
@@ -15212,7 +15218,7 @@ static void px_on_client(struct io_sock *s, enum io_event ev, int res, struct me
         io_outq_sent(&r->down_flow.q, res);
         r->down_flow.out_ms = fl_now_ms(r);
         if (res > 0) mtr_add(MTR_BYTES_OUT, (uint64_t)res);
-        if (res < 0 && r->state == PX_TUNNEL) px_tunnel_broken(r, &r->down_flow);
+        if (res < 0 && r->state == PX_TUNNEL) fl_tunnel_broken(r, &r->down_flow);
         else if (res < 0) px_abort(r, PX_CLIENT_CLOSED);
         break;
     case IO_STOPPED:
@@ -15240,7 +15246,7 @@ static void px_on_conn_timer(struct clk_timer *t)
         r->minor = 1;
         r->client = c->peer;
         r->policy.access_log = true;
-        if (r->in) px_log_text(r, r->in->data, r->in->len);
+        if (r->in) al_keep_head(r, r->in->data, r->in->len);
         px_refuse(r, PX_HEADER_TIMEOUT);
         px_settle(c);
         return;

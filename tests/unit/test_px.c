@@ -782,7 +782,7 @@ UT(px_tunnel_deadlines)
         x->r.policy.tunnel_ms = r->tunnel_ms;
         x->r.up_flow.in_ms = r->moved[0], x->r.up_flow.out_ms = r->moved[1], x->r.down_flow.in_ms = r->moved[2], x->r.down_flow.out_ms = r->moved[3];
         x->r.up_flow.done = r->up_done, x->r.down_flow.done = r->down_done;
-        UT_INT(px_deadline(&x->r, &error), r->at);
+        UT_INT(fl_deadline(&x->r, &error), r->at);
         UT_INT(error, PX_TUNNEL_TIMEOUT);
         free(x);
     }
@@ -805,7 +805,7 @@ UT(px_silence_is_not_the_destinations_fault)
         io_outq_add(&f->q, (uint8_t *)(uintptr_t)"x", 1, NULL);
         px_flush(&x->r, f);
         UT_CHECK(f->q.sending);
-        UT_INT(px_deadline(&x->r, &error), r->at);
+        UT_INT(fl_deadline(&x->r, &error), r->at);
         UT_INT(error, r->error);
         free(x);
     }

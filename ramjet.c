@@ -11169,6 +11169,7 @@ static struct rt_snapshot *rt_go_live(const struct cfg *cfg, uint64_t generation
     s->generation = generation;
     s->hosts = hosts;
     hosts->refs++;
+    s->partial = t->partial;
     s->any = rt_hosts_get(hosts, S(""));
     s->fallback = fallback && fallback->n ? &fallback->rule[0] : NULL;
     s->backends = rt_backends_build(t->pinned != 0);
@@ -11185,6 +11186,15 @@ static struct rt_snapshot *rt_go_live(const struct cfg *cfg, uint64_t generation
     if (old) rcu_retire(&old->rcu, rt_on_passed);
     t->publish_wall_ms = clk_wall_ms();
     return s;
+}
+
+/* The same rules again, for what a snapshot has of rj.rt beside them. */
+static void rt_refresh(void)
+{
+    struct rt_state *t = &rj.rt;
+    const struct rt_snapshot *s = rt_go_live(t->last->cfg, t->last->generation, t->last->t_event_ns);
+
+    if (!t->pinned && t->newest) t->newest->snapshot = s;
 }
 
 /* ---- history ---- */
@@ -13812,7 +13822,7 @@ static void al_count_error(enum px_error error)
     case PX_BODY_LIMIT: mtr_add(MTR_REFUSED_BODY, 1); break;
     case PX_HEAD_LIMIT: case PX_LINE_LIMIT: mtr_add(MTR_REFUSED_HEAD, 1); break;
     case PX_MEMORY: mtr_add(MTR_REFUSED_MEMORY, 1); break;
-    case PX_NO_ROUTE: mtr_add(MTR_REFUSED_NO_ROUTE, 1); break;
+    case PX_NO_ROUTE: case PX_NOT_READY: mtr_add(MTR_REFUSED_NO_ROUTE, 1); break;
     case PX_BODY_TIMEOUT: case PX_HEADER_TIMEOUT: case PX_CLIENT_TIMEOUT: mtr_add(MTR_REFUSED_TIMEOUT, 1); break;
     case PX_NO_ENDPOINT: mtr_add(MTR_UP_NONE, 1); break;
     case PX_CONNECT: mtr_add(MTR_UP_CONNECT, 1); break;
@@ -14333,7 +14343,7 @@ static enum px_error px_route(struct px_req *r, const uint8_t *head, struct str 
         }
         *path = str_of((*room)->data, (size_t)k);
     }
-    return rt_find(r->snap, str_of(host, (size_t)n), path->n ? *path : S("/"), match) ? PX_OK : PX_NO_ROUTE;
+    return rt_find(r->snap, str_of(host, (size_t)n), path->n ? *path : S("/"), match) ? PX_OK : r->snap->partial ? PX_NOT_READY : PX_NO_ROUTE;
 }
 
 /* Routes, runs the middleware, writes the head that goes upstream. PX_OK, or what is to be answered. */
@@ -16067,6 +16077,7 @@ static void ctl_compile(struct ctl *c)
     uint64_t start = sys_clock_ns(CLOCK_MONOTONIC), event = c->t_event_ns ? c->t_event_ns : start, took;
     bool first = !rj.rt.last, published;
 
+    c->compiles++;
     rc_compile(&c->rc, &c->changes);
     took = sys_clock_ns(CLOCK_MONOTONIC) - start;
     c->t_event_ns = 0;
@@ -16444,6 +16455,7 @@ static void ctl_on_synced(void *arg)
     struct ctl *c = arg;
 
     c->synced = true;
+    rj.rt.partial = false;
     log_info("ctl", "all first lists are in: %u ingresses, %u services, %u endpointslices", c->store.kind[OBJ_INGRESS].count,
              c->store.kind[OBJ_SERVICE].count, c->store.kind[OBJ_ENDPOINT_SLICE].count);
 }
@@ -16515,6 +16527,7 @@ static int ctl_open(struct ctl *c, const struct ctl_options *o, struct log_err *
         if (ctl_open_inotify(c, err) < 0) return -1;
     }
     c->synced = !c->cfg->cluster;
+    rj.rt.partial = !c->synced;
     ctl_compile(c);
     if (c->cfg->cluster) ctl_open_cluster(c);
     return 0;
@@ -16530,6 +16543,7 @@ static void ctl_turn(struct ctl *c)
     if (c->stopping && wait > 5) wait = 5;
     io_turn(&c->loop, wait);
     if (ctl_compile_in_ms(c) == 0) ctl_compile(c);
+    if (rj.rt.last->partial && c->synced && !rc_is_dirty(&c->rc)) rt_refresh(); /* an empty cluster */
     if (!c->ready && c->synced && !ctl_waits_for_names(c) && !rc_is_dirty(&c->rc)) {
         c->ready = true;
         log_info("ctl", "ready, generation %llu", (unsigned long long)rj.rt.generation);
@@ -16681,6 +16695,8 @@ static void ctl_render_metrics(struct str_builder *b)
     ctl_put_family(b, "ramjet_publish_timestamp_seconds", "gauge", "Time of the last publication");
     str_putf(b, "ramjet_publish_timestamp_seconds %llu.%03llu\n", (unsigned long long)(rj.rt.publish_wall_ms / 1000),
              (unsigned long long)(rj.rt.publish_wall_ms % 1000));
+    ctl_put_family(b, "ramjet_compiles_total", "counter", "Compiles of changed objects, also those that gave the same routes");
+    str_putf(b, "ramjet_compiles_total %llu\n", (unsigned long long)(c ? c->compiles : 0));
     ctl_put_family(b, "ramjet_config_ok", "gauge", "1 when the last reading of the file was without errors");
     str_putf(b, "ramjet_config_ok %d\n", !(c && c->file_errors));
     ctl_put_family(b, "ramjet_log_dropped_total", "counter", "Log records that found no room");
@@ -17826,6 +17842,7 @@ static void cli_render_errors(struct str_builder *b)
     X("process_resident_memory_bytes",   "gauge",     "",               "Resident memory")                                      \
     X("process_start_time_seconds",      "gauge",     "",               "Start, in seconds since the epoch")                    \
     X("ramjet_build_info",               "gauge",     "version, engine", "1, with the version and the engine as labels")        \
+    X("ramjet_compiles_total",           "counter",   "",               "Compiles of changed objects, also those that gave the same routes") \
     X("ramjet_config_ok",                "gauge",     "",               "1: the last configuration that was read is served")    \
     X("ramjet_generation",               "gauge",     "",               "Generation of the route table that is served")         \
     X("ramjet_kube_events_total",        "counter",   "kind",           "Watch events by kind of object")                       \

@@ -1651,7 +1651,8 @@ struct rt_snapshot {
     uint64_t digest;
     const struct rt_hosts *hosts;
     const struct rt_host *any;                           /* rules without a host; or NULL */
-    const struct rt_rule *fallback;                      /* for what no rule matches; or NULL: 404 */
+    const struct rt_rule *fallback;                      /* for what no rule matches; or NULL: 404, or 503 when partial */
+    bool partial;                                        /* there will be more rules than it has */
     const struct rt_backends *backends;
     const struct cfg *cfg;
     struct rt_lease *lease;                              /* one per worker */
@@ -1718,6 +1719,7 @@ struct rt_state {
     struct rt_hosts *pinned_hosts;                       /* while pinned */
     uint64_t pinned;                                     /* generation, 0: not pinned */
     uint64_t generation, seq;
+    bool partial;                                        /* more rules are coming: see rt_snapshot */
     uint32_t history_size;
     struct map policies;                                 /* bytes of the policy -> struct rt_shared_policy */
     struct rt_slot *slots;
@@ -1956,6 +1958,7 @@ struct fw_response {
     X(METHOD,            405, "method not allowed",     "CONNECT and TRACE are not served")                                              \
     X(NO_ENDPOINT,       503, "no endpoint",            "The backend has no endpoint, or does not exist")                                \
     X(NO_ROUTE,          404, "no route",               "No rule matches host and path, and there is no default backend")                \
+    X(NOT_READY,         503, "not ready",              "No rule matches yet: the first lists of the API server are not in")             \
     X(READ_TIMEOUT,      504, "read timeout",           "The upstream sent nothing for proxy-read-timeout")                              \
     X(SEND_TIMEOUT,      504, "send timeout",           "The upstream took no byte of the request for proxy-send-timeout")               \
     X(SHUTDOWN,          503, "shutdown",               "The process ended: worker-shutdown-timeout after SIGTERM")                      \
@@ -2284,6 +2287,7 @@ struct ctl {
     bool ready;                                          /* latched: the first table is served */
     bool stopping, drained;
     uint64_t t_event_ns;                                 /* of the first change that is not published yet; 0: none */
+    uint64_t compiles;
     uint64_t compiled_ms;                                /* when the last compile was that published something or was dear: the interval runs from
                                                             it, so that a service made just before its Ingress does not hold that back */
     uint64_t started_ms, warned_ms;

@@ -30,7 +30,18 @@ def uring_works():
 
 # ------------------------------------------------------------------ session
 
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+
+
+def pytest_collection_modifyitems(config, items):
+    slow = [] if config.getoption("--slow") else [i for i in items if i.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [i for i in items if i not in slow]
+
+
 def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes a minute or more; run with --slow")
     if not os.environ.get(IN_NS) and not config.option.collectonly:
         pytest.exit("the cluster tests need a network namespace of their own: run tests/cluster/run", 2)
     if not config.option.collectonly:
@@ -169,10 +180,10 @@ def fake(ca):
     server.close()
 
 
-def publish(server, name, host, address, path="/", ns="shop", **more):
+def publish(server, name, host, address, path="/", ns="shop", event=True, **more):
     """Puts service, slice and Ingress of one application into the scripted server."""
-    server.put(*app(ns, name, address))
-    server.put(ingress(ns, name, [(host, path, "Prefix", name, 80)], **more))
+    server.put(*app(ns, name, address), event=event)
+    server.put(ingress(ns, name, [(host, path, "Prefix", name, 80)], **more), event=event)
 
 
 @pytest.fixture
@@ -193,10 +204,10 @@ def on_fake(engine, fake, up):
 
 @pytest.fixture(scope="session", autouse=True)
 def silent_watches(request):
-    """Starts the scenario of test_watch_silent.py early: it takes up to 40 s, and
+    """Starts the scenario of test_b47_silent_watch_is_replaced early: it takes up to 40 s, and
     the other tests run meanwhile."""
     engines = sorted({i.callspec.params["engine"] for i in request.session.items
-                      if i.name.startswith("test_silent_watch") and hasattr(i, "callspec")})
+                      if i.name.startswith("test_b47_silent_watch") and hasattr(i, "callspec")})
     if not engines:
         yield {}
         return

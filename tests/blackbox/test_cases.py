@@ -1017,7 +1017,14 @@ def test_b60_slow_bodies_and_readers_that_never_read(case):
 def stopped(e):
     """Stops the process, so that what happens now has all happened when it goes on."""
     e.ramjet.signal(signal.SIGSTOP)
-    until(lambda: open(f"/proc/{e.ramjet.pid}/stat").read().rsplit(")", 1)[1].split()[0] == "T", 5, "the process to be stopped")
+
+    def all_threads():
+        for thread in os.listdir(f"/proc/{e.ramjet.pid}/task"):
+            with open(f"/proc/{e.ramjet.pid}/task/{thread}/stat") as f:
+                if f.read().rsplit(")", 1)[1].split()[0] != "T":
+                    return False
+        return True
+    until(all_threads, 5, "the process to be stopped")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -1038,8 +1045,10 @@ def test_b64_what_the_kernel_has_taken_is_served(fresh, workers):
         r = c.response()
         assert (r.status, r.body, is_close(r)) == (200, b"ok", True)
         c.closed()
+        c.close()
     for c in idle:
         c.closed()
+        c.close()
     assert e.ramjet.wait() == 0
 
 

@@ -6,6 +6,7 @@ Both parsers here are slow and obviously right: one field line at a time, and wh
 Environment: RAMJET_BIN  the binary (default: ./ramjet of the repository root)
              RAMJET_SLACK  factor on every deadline, for sanitizer builds and busy machines (default 1)
 """
+import errno
 import hashlib
 import json
 import os
@@ -274,6 +275,30 @@ def read_request(wire, body=True):
 
 def rx_queue(local, remote):
     """Octets that the process owning the local end has not read yet, or None when there is no such socket."""
+    try:
+        return rx_queue_of_diag(local, remote)
+    except OSError:
+        return rx_queue_of_proc(local, remote)
+
+
+def rx_queue_of_diag(local, remote):
+    """Asks the kernel about this one socket (sock_diag(7)): 20 us, however many sockets there are."""
+    sockid = struct.pack(">HH4s12x4s12x", local[1], remote[1], socket.inet_aton(local[0]), socket.inet_aton(remote[0])) + struct.pack("=III", 0, 0xffffffff, 0xffffffff)
+    ask = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 0xffffffff) + sockid
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diag:
+        diag.send(struct.pack("=IHHII", 16 + len(ask), 20, 1, 0, 0) + ask)
+        data = diag.recv(65536)
+    if struct.unpack_from("=IH", data)[1] == 2:          # an error; no such socket is one
+        error = -struct.unpack_from("=i", data, 16)[0]
+        if error == errno.ENOENT:
+            return None
+        raise OSError(error, "sock_diag")
+    if data[16 + 1] == 10:                               # the listener, where there is no such connection (TCP_LISTEN)
+        return None
+    return struct.unpack_from("=I", data, 16 + 4 + len(sockid) + 4)[0]
+
+
+def rx_queue_of_proc(local, remote):
     def pack(addr):
         return "%08X:%04X" % (struct.unpack("<I", socket.inet_aton(addr[0]))[0], addr[1])
     key = f"{pack(local)} {pack(remote)}"

@@ -5465,12 +5465,15 @@ static int http_frame_request(struct http_msg *msg, const uint8_t *head, const c
     return 0;
 }
 
-/* Decides about a complete response head to a request of that method (RFC 9112 section 6.3): framing, keep_alive, upgrade. */
-static void http_frame_response(struct http_msg *msg, const uint8_t *head, enum http_method request_method)
+/* Decides about a complete response head to a request of that method (RFC 9112 section 6.3): framing, keep_alive, upgrade.
+ * Returns 0 or 502, with *why: a 1xx that announces content, or of HTTP/1.0, which has none, leaves open what follows it. */
+static int http_frame_response(struct http_msg *msg, const uint8_t *head, enum http_method request_method, const char **why)
 {
-    bool none = msg->status < 200 || msg->status == 204, framed = msg->has_length || msg->framing == HTTP_BODY_CHUNKED;
+    bool none = msg->status < 200 || msg->status == 204, content = msg->framing == HTTP_BODY_CHUNKED || msg->length > 0, has_length = msg->has_length;
 
-    msg->keep_alive = http_keeps_alive(msg);
+    if (msg->status < 200 && content) return *why = "1xx with content", 502;
+    if (msg->status < 200 && msg->minor == 0) return *why = "1xx in HTTP/1.0", 502;
+    msg->keep_alive = http_keeps_alive(msg) && !(none && content); /* what a 204 announces may still come */
     if (none) msg->has_length = false;                   /* RFC 9110 section 8.6: never sent on with these */
     if (none || msg->status == 304 || request_method == HTTP_HEAD) {
         msg->framing = HTTP_BODY_NONE;
@@ -5478,8 +5481,9 @@ static void http_frame_response(struct http_msg *msg, const uint8_t *head, enum 
         msg->framing = HTTP_BODY_EOF;
         msg->keep_alive = false;
     }
-    msg->upgrade = msg->status == 101 && msg->minor > 0 && msg->seen & HTTP_SEEN_WEBSOCKET && msg->seen & HTTP_SEEN_SWITCH && !framed;
+    msg->upgrade = msg->status == 101 && msg->seen & HTTP_SEEN_WEBSOCKET && msg->seen & HTTP_SEEN_SWITCH && !has_length;
     http_drop_nominated(msg, head);
+    return 0;
 }
 
 /* ============================================================================
@@ -5879,7 +5883,7 @@ static int h1_request_feed(struct h1_head *h, const uint8_t *p, size_t n, const 
 static int h1_response_feed(struct h1_head *h, const uint8_t *p, size_t n, const struct h1_limits *limits)
 {
     size_t end = n < limits->head_bytes ? n : limits->head_bytes;
-    int rc;
+    int rc, status;
 
     RJ_CHECK(!h->request);
     if (h->state != H1_FIELDS) {
@@ -5890,8 +5894,8 @@ static int h1_response_feed(struct h1_head *h, const uint8_t *p, size_t n, const
     }
     rc = h1_fields(h, p, end, limits);
     if (rc <= 0) return rc < 0 ? rc : h1_more(h, n, limits);
-    http_frame_response(&h->msg, p, (enum http_method)h->request_method);
-    return rc;
+    status = http_frame_response(&h->msg, p, (enum http_method)h->request_method, &h->why);
+    return status ? h1_refuse(h, status, h->why) : rc;
 }
 
 /* A trailer section (RFC 9112 section 7.1.2) behind the last chunk, up to and with the empty line. h is a parser of its own, made ready
@@ -5920,11 +5924,39 @@ __attribute__((cold, noinline)) static long h1_body_refuse(struct h1_body *b, co
     return -1;
 }
 
+/* Where one octet of a chunk extension (RFC 9112 section 7.1.1) leads: `;` name, perhaps `=` and a token or a quoted string, white space
+ * around each. H1_EXT_BAD: nowhere. */
+static enum h1_ext_state h1_ext_next(enum h1_ext_state at, uint8_t c)
+{
+    bool token = http_is(c, HTTP_C_TOKEN), space = http_is_ows(c);
+
+    switch (at) {
+    case H1_EXT_NAME: return token ? H1_EXT_IN_NAME : space ? H1_EXT_NAME : H1_EXT_BAD;
+    case H1_EXT_IN_NAME:
+        if (token) return H1_EXT_IN_NAME;
+        return c == '=' ? H1_EXT_VALUE : c == ';' ? H1_EXT_NAME : space ? H1_EXT_BEHIND_NAME : H1_EXT_BAD;
+    case H1_EXT_BEHIND_NAME: return c == '=' ? H1_EXT_VALUE : c == ';' ? H1_EXT_NAME : space ? H1_EXT_BEHIND_NAME : H1_EXT_BAD;
+    case H1_EXT_VALUE: return token ? H1_EXT_IN_VALUE : c == '"' ? H1_EXT_QUOTED : space ? H1_EXT_VALUE : H1_EXT_BAD;
+    case H1_EXT_IN_VALUE:
+        if (token) return H1_EXT_IN_VALUE;
+        return c == ';' ? H1_EXT_NAME : space ? H1_EXT_BEHIND_VALUE : H1_EXT_BAD;
+    case H1_EXT_QUOTED: return !http_is(c, HTTP_C_VALUE) ? H1_EXT_BAD : c == '"' ? H1_EXT_UNQUOTED : c == '\\' ? H1_EXT_ESCAPE : H1_EXT_QUOTED;
+    case H1_EXT_ESCAPE: return http_is(c, HTTP_C_VALUE) ? H1_EXT_QUOTED : H1_EXT_BAD;
+    case H1_EXT_UNQUOTED:
+    case H1_EXT_BEHIND_VALUE: return c == ';' ? H1_EXT_NAME : space ? H1_EXT_BEHIND_VALUE : H1_EXT_BAD;
+    case H1_EXT_BAD: break;
+    }
+    return H1_EXT_BAD;
+}
+
 /* The size line up to its CR: at most 16 digits and below 2^63; extensions are dropped, and limited by the content they come with. */
 static const char *h1_size_octet(struct h1_body *b, uint8_t c)
 {
     if (b->state == H1_EXT) {
-        if (c != '\r' && !http_is(c, HTTP_C_VALUE)) return "bad octet in a chunk extension";
+        bool whole = b->ext_state == H1_EXT_IN_NAME || b->ext_state == H1_EXT_IN_VALUE || b->ext_state == H1_EXT_UNQUOTED;
+
+        if (c != '\r') b->ext_state = (uint8_t)h1_ext_next((enum h1_ext_state)b->ext_state, c);
+        if (c == '\r' ? !whole : b->ext_state == H1_EXT_BAD) return "bad chunk extension";
         if (++b->ext > H1_EXT_MAX) return "chunk extension too long";
     } else if (http_is(c, HTTP_C_HEX)) {
         if (b->digits == 16 || b->left >> 59) return "chunk size too large";
@@ -5934,6 +5966,7 @@ static const char *h1_size_octet(struct h1_body *b, uint8_t c)
     } else if (b->digits == 0 || (c != '\r' && c != ';')) {
         return "bad chunk size";
     }
+    if (c == ';' && b->state == H1_SIZE) b->ext_state = H1_EXT_NAME;
     b->state = c == '\r' ? H1_SIZE_LF : H1_EXT;
     return NULL;
 }
@@ -13644,7 +13677,7 @@ static void fl_pull(struct px_req *r, struct px_flow *f)
 
 /* ---- content ---- */
 
-/* Feeds bytes of a trailer section. Returns bytes used, or -1 with r->why. Completes the flow at the empty line. */
+/* Feeds bytes of a trailer section. Returns bytes used, -status with r->why, or -1. Completes the flow at the empty line. */
 static long fl_trailer(struct px_req *r, struct px_flow *f, const uint8_t *p, uint32_t n)
 {
     static const struct h1_limits limits = {.head_bytes = PX_TRAILER_MAX, .fields = 64, .underscores = false};
@@ -13662,7 +13695,7 @@ static long fl_trailer(struct px_req *r, struct px_flow *f, const uint8_t *p, ui
     rc = h1_trailer_feed(f->trailer, f->trailer_in->data, f->trailer_in->len, &limits);
     if (rc < 0) {
         r->why = f->trailer->why;
-        return -1;
+        return rc;
     }
     if (rc == RJ_MORE) return take;
     f->trailer_in->len = (uint32_t)rc;
@@ -13673,8 +13706,8 @@ static long fl_trailer(struct px_req *r, struct px_flow *f, const uint8_t *p, ui
     return rc - (long)had;
 }
 
-/* Decodes n bytes at b->data + at and queues their content. Returns bytes used (fewer when the content ended), or -1: with r->why it
- * is malformed, without there is no memory. */
+/* Decodes n bytes at b->data + at and queues their content. Returns bytes used (fewer when the content ended), or a negative
+ * number: with r->why it is malformed (-431: its trailers are too large), without there is no memory. */
 static long fl_decode(struct px_req *r, struct px_flow *f, struct mem_buf *b, uint32_t at, uint32_t n)
 {
     uint8_t *p = b->data + at, *out = NULL;
@@ -13702,7 +13735,7 @@ static long fl_decode(struct px_req *r, struct px_flow *f, struct mem_buf *b, ui
     if (f->body.in_trailer && !f->done && used < n) {
         long k = fl_trailer(r, f, p + used, n - used);
 
-        if (k < 0) return -1;
+        if (k < 0) return k;
         used += (uint32_t)k;
     } else if (f->body.done && !f->body.in_trailer && !f->done && !fl_emit_end(r, f)) {
         return -1;
@@ -14413,7 +14446,7 @@ static uint32_t px_content_in(struct px_req *r, struct mem_buf *b, uint32_t at, 
     if (r->aborted || (r->state == PX_REFUSED && !r->keep)) return n; /* dropped: the connection closes behind our answer */
     used = fl_decode(r, f, b, at, n);
     if (used < 0) {
-        px_refuse(r, f->body.too_large ? PX_BODY_LIMIT : r->why ? PX_BAD_REQUEST : PX_MEMORY);
+        px_refuse(r, f->body.too_large ? PX_BODY_LIMIT : used == -431 ? PX_HEAD_LIMIT : r->why ? PX_BAD_REQUEST : PX_MEMORY);
         px_spoil(r);
         return n;
     }

@@ -860,6 +860,18 @@ enum h1_body_state {
     H1_DATA_CR,
     H1_DATA_LF,
 };
+enum h1_ext_state {
+    H1_EXT_NAME,                                         /* white space before a name, or the name */
+    H1_EXT_IN_NAME,
+    H1_EXT_BEHIND_NAME,                                  /* white space behind it */
+    H1_EXT_VALUE,                                        /* white space before a value, or the value */
+    H1_EXT_IN_VALUE,
+    H1_EXT_QUOTED,
+    H1_EXT_ESCAPE,                                       /* behind a backslash in quotes */
+    H1_EXT_UNQUOTED,                                     /* behind the closing quote */
+    H1_EXT_BEHIND_VALUE,                                 /* white space behind a value */
+    H1_EXT_BAD,
+};
 enum { H1_EXT_MAX = 4096 };                              /* extension octets beyond those of content: AWS signs every chunk, so no total */
 
 /* A body decoder. feed returns bytes used (>= 0) or -1 with why; *data is the slice of content among the used bytes (may be empty). */
@@ -867,6 +879,7 @@ struct h1_body {
     uint8_t framing;                                     /* enum http_framing */
     uint8_t state;                                       /* enum h1_body_state */
     uint8_t digits;                                      /* of the chunk size so far */
+    uint8_t ext_state;                                   /* enum h1_ext_state */
     bool done;                                           /* the content is complete; with chunked: trailers follow when in_trailer */
     bool in_trailer;                                     /* the last chunk was read: feed the rest to h1_trailer_feed */
     uint32_t ext;                                        /* bytes of chunk extensions so far, less the content they came with */

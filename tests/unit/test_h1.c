@@ -486,11 +486,13 @@ UT(h1_response_is_taken)
         UT_ROW(OK_(TE_), HTTP_HEAD, 200, HTTP_BODY_NONE, 0, true),
         UT_ROW(OK_(""), HTTP_HEAD, 200, HTTP_BODY_NONE, 0, true),
         UT_ROW(B("HTTP/1.1 204 No Content\r\n\r\n"), HTTP_GET, 204, HTTP_BODY_NONE, 0, true),
-        UT_ROW(B("HTTP/1.1 204 No Content\r\n" CL_ "\r\n"), HTTP_GET, 204, HTTP_BODY_NONE, 5, true),
-        UT_ROW(B("HTTP/1.1 204 No Content\r\n" TE_ "\r\n"), HTTP_GET, 204, HTTP_BODY_NONE, 0, true),
+        UT_ROW(B("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"), HTTP_GET, 204, HTTP_BODY_NONE, 0, true),
+        UT_ROW(B("HTTP/1.1 204 No Content\r\n" CL_ "\r\n"), HTTP_GET, 204, HTTP_BODY_NONE, 5, false),
+        UT_ROW(B("HTTP/1.1 204 No Content\r\n" CL_ "\r\n"), HTTP_HEAD, 204, HTTP_BODY_NONE, 5, false),
+        UT_ROW(B("HTTP/1.1 204 No Content\r\n" TE_ "\r\n"), HTTP_GET, 204, HTTP_BODY_NONE, 0, false),
         UT_ROW(B("HTTP/1.1 304 Not Modified\r\n" CL_ "\r\n"), HTTP_GET, 304, HTTP_BODY_NONE, 5, true),
         UT_ROW(B("HTTP/1.1 100 Continue\r\n\r\n"), HTTP_POST, 100, HTTP_BODY_NONE, 0, true),
-        UT_ROW(B("HTTP/1.1 103 Early Hints\r\n" CL_ "\r\n"), HTTP_GET, 103, HTTP_BODY_NONE, 5, true),
+        UT_ROW(B("HTTP/1.1 103 Early Hints\r\nContent-Length: 0\r\n\r\n"), HTTP_GET, 103, HTTP_BODY_NONE, 0, true),
         UT_ROW(B("HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n"), HTTP_GET, 205, HTTP_BODY_LENGTH, 0, true),
     };
     static struct h1_head h;
@@ -519,10 +521,7 @@ UT(h1_response_fields_and_upgrade)
         UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"), "", false),
         UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"), "", false),
         UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\n\r\n"), "", false),
-        UT_ROW(B("HTTP/1.0 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"), "", false),
         UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n"), "", false),
-        UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\nContent-Length: 5\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"), "", false),
-        UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nTransfer-Encoding: chunked\r\nConnection: Upgrade\r\n\r\n"), "", false),
         UT_ROW(OK_("Upgrade: websocket\r\nConnection: Upgrade\r\n" CL_), "", false),
     };
     static struct h1_head h;
@@ -549,6 +548,9 @@ UT(h1_response_is_refused_at_the_first_octet_that_cannot_be_right)
         UT_ROW(B("HTTP/1.1 200 OK\r\nContent-Length: 2,")), UT_ROW(B("HTTP/1.1 200 OK\r\n" TE_ TE_)), UT_ROW(B("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked,")),
         UT_ROW(B("HTTP/1.1 200 OK\r\nTransfer-Encoding: g")), UT_ROW(B("HTTP/1.1 200 OK\r\nTransfer-Encoding: x")), UT_ROW(B("HTTP/1.1 200 OK\r\nTransfer-Encoding: i")), UT_ROW(B("HTTP/1.0 200 OK\r\n" TE_)),
         UT_ROW(B("HTTP/1.1 200 OK\r\nContent-Length: +")), UT_ROW(B("HTTP/1.1 200 OK\r\nContent-Length: -")), UT_ROW(B("HTTP/1.1 200 OK\r\nContent-Length: 0x")), UT_ROW(B("HTTP/1.1 200 OK\r\nContent-Length:\r\n")),
+        UT_ROW(B("HTTP/1.1 100 Continue\r\n" CL_ "\r\n")), UT_ROW(B("HTTP/1.1 103 Early Hints\r\n" TE_ "\r\n")), UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\n" CL_ "\r\n")), UT_ROW(B("HTTP/1.1 199 x\r\n" TE_ "\r\n")),
+        UT_ROW(B("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n" TE_ "Connection: Upgrade\r\n\r\n")),
+        UT_ROW(B("HTTP/1.0 100 Continue\r\n\r\n")), UT_ROW(B("HTTP/1.0 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")),
         UT_ROW(B("HTTP/1.1 200 OK\r\nContent-Length: 2 2")), UT_ROW(B("HTTP/1.1 200 OK\r\nContent-Length: 2\x0b")), UT_ROW(B("HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551618\r\n")),
     };
     static struct h1_head h;
@@ -697,7 +699,12 @@ UT(h1_body_in_chunks)
         UT_ROW(B("5\r\nhello\r\n5x"), -1, ""), UT_ROW(B("5\r\nhello\r\n-"), -1, ""), UT_ROW(B("5\r\nhello\r\n\r"), -1, ""),
         /* F14, F15 */
         UT_ROW(B("5;\n"), -1, ""), UT_ROW(B("5;a\n"), -1, ""), UT_ROW(B("5;a\rb"), -1, ""), UT_ROW(B("5\r\r"), -1, ""), UT_ROW(B("5\n"), -1, ""), UT_ROW(B("5\rx"), -1, ""), UT_ROW(B("0;\n"), -1, ""),
-        UT_ROW(B("5;a\0"), -1, ""), UT_ROW(B("5;\x01"), -1, ""), UT_ROW(B("5;\x7f"), -1, ""),
+        UT_ROW(B("5;a\0"), -1, ""), UT_ROW(B("5;\x01"), -1, ""), UT_ROW(B("5;\x7f"), -1, ""), UT_ROW(B("5;\xff"), -1, ""), UT_ROW(B("5;a=\"\0"), -1, ""), UT_ROW(B("5;a=\"\\\x01"), -1, ""),
+        UT_ROW(B("5;\r"), -1, ""), UT_ROW(B("0;\r"), -1, ""), UT_ROW(B("5; \r"), -1, ""), UT_ROW(B("5;;"), -1, ""), UT_ROW(B("5;a;\r"), -1, ""), UT_ROW(B("5;="), -1, ""), UT_ROW(B("5;a=\r"), -1, ""), UT_ROW(B("5;a= \r"), -1, ""),
+        UT_ROW(B("5;a=;"), -1, ""), UT_ROW(B("5;a=b="), -1, ""), UT_ROW(B("5;a b"), -1, ""), UT_ROW(B("5;a=b c"), -1, ""), UT_ROW(B("5;a \r"), -1, ""), UT_ROW(B("5;a=b \r"), -1, ""), UT_ROW(B("5;a,"), -1, ""), UT_ROW(B("5;["), -1, ""),
+        UT_ROW(B("5;\""), -1, ""), UT_ROW(B("5;a\""), -1, ""), UT_ROW(B("5;a=b\""), -1, ""), UT_ROW(B("5;a=\"\r"), -1, ""), UT_ROW(B("5;a=\"\\\r"), -1, ""), UT_ROW(B("5;a=\"\n"), -1, ""), UT_ROW(B("5;a=\"b\"c"), -1, ""),
+        UT_ROW(B("5;a=\"b\"="), -1, ""), UT_ROW(B("5;a=\"b\" \r"), -1, ""), UT_ROW(B("5;a=\"b\" c"), -1, ""), UT_ROW(B("5;a=\"b\"\""), -1, ""),
+        UT_ROW(B("5; a = b ; c;d=\"e;\\\"\x80\t\" ;f\r\nhello\r\n0;g=h\r\n\r\n"), 42, "hello"),
         /* F16, F17 */
         UT_ROW(B("5\r\nhelloX"), -1, ""), UT_ROW(B("5\r\nhello\n"), -1, ""), UT_ROW(B("5\r\nhello\rX"), -1, ""), UT_ROW(B("5\r\nhello\r0"), -1, ""), UT_ROW(B("6\r\nhello\r\n"), -1, ""),
         UT_ROW(B("5\r\nhello\r\n0\n"), -1, ""), UT_ROW(B("5\r\nhello\r\n0\rX"), -1, ""),

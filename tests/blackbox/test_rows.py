@@ -1,25 +1,52 @@
-"""Every row of rows.py on both engines: what a client may send, what an upstream may send."""
+"""Every row of rows.py on both engines: what a client may send, what an upstream may send; in one piece, and in several."""
+import random
+import threading
+
 import pytest
 
 import rows
-from harness import CLOSE, OK, RST, Bad, Eof, until
+from harness import CLOSE, OK, RST, Bad, Eof, rx_queue, until
 
 ROUTE = """
 [backend s]
 endpoint = $U
+
+[backend v]
+endpoint = $V
 
 [route r]
 host = a.test
 path = /
 type = prefix
 backend = s
+
+[route secret]
+host = a.test
+path = /secret
+type = prefix
+backend = v
 """
 
-MUST_CLOSE = (400, 413, 414, 431, 501, 505)
+CUT_BYTES = 3000         # longer rows come in one piece only
+OCTETS_EACH = 8          # every so-manyth short row also comes octet by octet
+OCTETS_BYTES = 500
+
+# What a request may gain on its way, and what never passes
+OWN = {b"host", b"content-length", b"transfer-encoding", b"connection", b"upgrade", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-port",
+       b"x-forwarded-proto", b"x-forwarded-scheme", b"x-real-ip", b"x-request-id"}
+NEVER = {b"keep-alive", b"proxy-connection", b"te", b"proxy", b"http2-settings", b"forwarded"}
 
 
-def method_of(octets):
-    return octets.lstrip(b"\r\n").split(b" ")[0].decode("latin-1")
+def pieces_of(row, octets):
+    """The ways in which the octets of a row come, by name."""
+    ways = {"whole": [octets]}
+    if 2 < len(octets) <= CUT_BYTES and not getattr(row, "one_piece", False):
+        rng = random.Random(row.name)
+        points = sorted({rng.randrange(1, len(octets)) for _ in range(3)})
+        ways["cut"] = [octets[a:b] for a, b in zip([0] + points, points + [len(octets)])]
+        if len(octets) <= OCTETS_BYTES and rng.randrange(OCTETS_EACH) == 0:
+            ways["octets"] = [octets[i:i + 1] for i in range(len(octets))]
+    return ways
 
 
 def check_clean(e):
@@ -29,114 +56,178 @@ def check_clean(e):
     assert (r.status, r.body) == (200, b"ok")
 
 
-def check_refused(e, c, row, r):
-    if r is None:
-        assert not c.wire.raw, f"half an answer: {bytes(c.wire.raw)!r}"
-    elif (r.get(b"Connection") or b"").lower() == b"close":
-        c.closed()
-    else:
-        assert r.status not in MUST_CLOSE, f"{r.status} leaves the connection open"
-        if not row.fin:
-            r = c.get("/after")
-            assert (r.status, r.body) == (200, b"ok"), "the connection is out of step"
-            assert not c.readable()
-            assert [q.target for q in e.U.requests] == [b"/after"]
-            return
-    if row.sees == rows.NOTHING:
-        assert b"".join(x.raw for x in e.U.conns) == b""
-        return
-    until(lambda: not e.U.live(), 5, "the half request at the upstream to be given up")
-    assert not e.U.complete, f"a complete request reached the upstream: {e.U.complete}"
-    assert len(e.U.requests) <= 1
+def is_close(r):
+    return (r.get(b"Connection") or b"").lower() == b"close"
 
 
-def check_accepted(e, c, row, r):
-    q = e.U.request
-    until(lambda: q.complete, 2, "the request to be complete")
-    want = row.sees
-    for attribute in ("method", "target", "body"):
-        if attribute in want:
-            assert getattr(q, attribute) == want[attribute], attribute
+# ---------------------------------------------------------------------------------------------------------------------------
+# Requests
+
+def check_end(e, c, row, r):
+    """The connection ends behind the last answer, cleanly, or a next request on it is answered."""
+    if row.is_over:
+        assert r is None or row.fin or is_close(r), f"{r!r} does not say close"
+        if r is not None:
+            c.closed()
+        else:
+            assert not c.wire.raw or len(row.answers) > 1, f"half an answer: {bytes(c.wire.raw)!r}"
+        return []
+    assert not is_close(r), f"{r!r} ends the connection"
+    r = c.get("/after")
+    assert (r.status, r.body) == (200, b"ok"), "the connection is out of step"
+    assert not c.readable()
+    return [b"/after"]
+
+
+def check_fields(row, q):
+    """Every field is one that the client sent, or one that a proxy makes."""
+    for name, value in q.fields:
+        low = name.lower()
+        assert low not in NEVER, f"{name!r} passed"
+        if low not in OWN:
+            assert name + b":" in row.octets and value in row.octets, f"{name!r}: {value!r} is not what the client sent"
+
+
+def check_request(row, want, q, method):
+    assert (q.method, q.target) == (want.get("method", method), want.get("target", b"/"))
+    assert q.body == want.get("body", b"")
+    assert q.minor == 1
     for name, value in want.get("has", {}).items():
         assert q.get(name) == value, name
     for name in want.get("lacks", ()):
         assert q.get(name) is None, name
-    for name in want.get("no_trailers", ()):
-        assert name.lower() not in [n.lower() for n, _ in q.trailers], name
-        assert q.get(name) is None or name in (b"Host", b"X-Forwarded-For", b"Transfer-Encoding"), f"trailer {name!r} became a field"
-    assert q.get(b"Host") is not None and q.minor == 1
-    if (r.get(b"Connection") or b"").lower() == b"close":
-        c.closed()
-        return
-    r = c.get("/after")
-    assert (r.status, r.body) == (200, b"ok"), "the connection is out of step"
-    assert [x.target for x in e.U.requests][1:] == [b"/after"]
-    assert not c.readable()
+    if "clean" in want:
+        assert q.get(want["clean"]) != b"100", "a trailer became a field"
+    trailers = want.get("trailers", {})
+    assert sorted({n for n, _ in q.trailers}) == sorted(trailers)
+    for name, value in trailers.items():
+        assert b", ".join(v for n, v in q.trailers if n == name) == value
+    check_fields(row, q)
+
+
+def check_upstreams(e, row, after):
+    """What the upstreams saw is what the row says, and nothing else."""
+    first = row.octets.lstrip(b"\r\n").split(b" ")[0]
+    seen = {"U": list(row.expected), "V": []}
+    for want in row.expected:
+        if want.get("at") == "V":
+            seen["U"].remove(want)
+            seen["V"].append(want)
+    for name, wants in seen.items():
+        upstream = getattr(e, name)
+        want_targets = [w.get("target", b"/") for w in wants] + (after if name == "U" else [])
+        if row.sees == rows.NOTHING and not after:
+            assert b"".join(x.raw for x in upstream.conns) == b""
+        if row.sees == rows.PARTIAL and name == "U":
+            until(lambda: not upstream.live(), 5, "the half request at the upstream to be given up")
+            assert not upstream.complete, f"a complete request reached the upstream: {upstream.complete}"
+            assert len(upstream.requests) <= 1
+            continue
+        until(lambda: len(upstream.complete) >= len(want_targets), 2, "the requests to be complete")
+        requests = upstream.requests
+        assert [q.target for q in requests] == want_targets and all(q.complete for q in requests), f"at {name}: {requests}"
+        for want, q in zip(wants, requests):
+            check_request(row, want, q, first if want is row.expected[0] else b"GET")
+
+
+def run_request(e, row, pieces):
+    e.U.play(row.script, OK) if row.script is not OK else e.U.play(OK)
+    e.V.play(OK)
+    c = e.client()
+    c.send_lossy(*pieces)
+    if row.fin:
+        c.half_close()
+    r = None
+    for status, method in zip(row.answers, row.methods):
+        try:
+            r = c.response(method)
+        except (Eof, ConnectionResetError) as why:
+            assert status is None, f"no answer ({why}); expected: {status}"
+            r = None
+            break
+        assert r.status == status, f"{r!r}; expected: {status}"
+        assert not [x for x in r.interim if x.status != 100]
+    check_upstreams(e, row, check_end(e, c, row, r))
+    c.close()
+    e.clients.remove(c)
+    check_clean(e)
+    e.U.reset()
+    e.V.reset()
 
 
 @pytest.mark.parametrize("row", rows.REQUESTS, ids=lambda r: r.name)
 def test_request(edge, row):
     e = edge(ROUTE)
-    e.U.play(OK)
-    c = e.client()
-    whole = c.send_lossy(row.octets)
-    if row.fin:
-        c.half_close()
-    try:
-        r = c.response(method_of(row.octets))
-    except (Eof, ConnectionResetError) as why:
-        assert None in row.status, f"no answer ({why}); allowed: {row.status}"
-        r = None
-    if r is not None:
-        assert r.status in row.status, f"{r!r}; allowed: {row.status}"
-        assert not [x for x in r.interim if x.status != 100]
-    if isinstance(row.sees, dict) and r is not None and r.status == 200:
-        assert whole
-        check_accepted(e, c, row, r)
-    else:
-        check_refused(e, c, row, r)
-    check_clean(e)
+    for way, pieces in pieces_of(row, row.octets).items():
+        try:
+            run_request(e, row, pieces)
+        except AssertionError as why:
+            raise AssertionError(f"{way}: {why}") from why
 
 
-def script_of(row):
-    return [row.octets] + {"": [], "fin": [CLOSE], "rst": [until_read(row), RST]}[row.end]
+# ---------------------------------------------------------------------------------------------------------------------------
+# Responses
+
+def wait_read(conn, _req):
+    """Lets ramjet read what was sent before what follows (a reset throws away what is not read yet)."""
+    local, remote = conn.sock.getpeername(), conn.sock.getsockname()
+    until(lambda: not rx_queue(local, remote), 5, "the octets before to be read")
 
 
-def until_read(_row):
-    """Lets ramjet read what was sent before the reset that follows (a reset throws away what is not read yet)."""
-    from harness import rx_queue
+def script_of(row, pieces, sent):
+    steps = []
+    for piece in pieces:
+        steps += [piece, wait_read]
+    if not pieces[-1]:
+        steps = []
+    steps.append(lambda _conn, _req: sent.set())
+    return steps + {"": [], "fin": [CLOSE], "rst": [RST]}[row.end]
 
-    def wait(conn, _req):
-        local, remote = conn.sock.getpeername(), conn.sock.getsockname()
-        until(lambda: not rx_queue(local, remote), 5, "the octets before the reset to be read")
-    return wait
+
+def value_of(r, name):
+    """Of a field, or of a trailer when the name begins so."""
+    if name.startswith(b"trailer "):
+        return dict((n.lower(), v) for n, v in r.trailers).get(name[8:].lower())
+    return r.get(name)
 
 
-@pytest.mark.parametrize("row", rows.RESPONSES, ids=lambda r: r.name)
-def test_response(edge, row):
-    e = edge(ROUTE)
-    client = f"{row.method} /1 HTTP/1.1\r\nHost: a.test\r\n\r\n".encode()
-    e.U.play(script_of(row), OK)
+def check_answer(row, r, raw):
+    """The client's final answer, or None when the connection ended before it was whole."""
+    if row.status in (rows.CUT, rows.GONE) and r is None:
+        return
+    assert row.status != rows.CUT, f"half an answer that looks whole: {r!r}"
+    assert r is not None, f"cut; expected: {row.status}; got {raw!r}"
+    assert r.status == (502 if row.status == rows.GONE else row.status), f"{r!r}; expected: {row.status}"
+    if row.status != rows.GONE:
+        assert [x.status for x in r.interim] == list(row.interim)
+    if r.status == 502:
+        assert r.body == b"502 Bad Gateway\n"[:0 if row.method == "HEAD" else None]
+        return
+    if row.body is not None:
+        assert r.body == row.body
+    for name, value in row.has.items():
+        assert value_of(r, name) == value, name
+    for name in row.lacks:
+        assert value_of(r, name) is None, name
 
-    c = e.client().send(client)
+
+def run_response(e, row, pieces):
+    sent = threading.Event()
+    e.U.play(script_of(row, pieces, sent), OK)
+    e.V.play(OK)
+    c = e.client().send(row.request)
     try:
         r = c.response(row.method)
-    except (Eof, ConnectionResetError) as why:
-        assert None in row.status, f"cut ({why}); allowed: {row.status}; got {bytes(c.wire.raw)!r}"
+    except (Eof, ConnectionResetError):
         r = None
-    if r is not None:
-        assert r.status in row.status, f"{r!r}; allowed: {row.status}"
-        if r.status == 502:
-            assert r.body == b"502 Bad Gateway\n"[:0 if row.method == "HEAD" else None]
-        else:
-            if row.body is not None:
-                assert r.body == row.body
-            for name, value in row.has.items():
-                assert r.get(name) == value, name
-            for name in row.lacks:
-                assert r.get(name) is None, name
+    check_answer(row, r, bytes(c.wire.raw))
+    first = e.U.conns[0]
+    if row.reuse:
+        assert sent.wait(5)
+    else:
+        until(lambda: not first.thread.is_alive(), 5, "the upstream connection to end")
     # what comes next, on this connection where it lives and on a new one otherwise, is the next answer and no left-over
-    if r is None or (r.get(b"Connection") or b"").lower() == b"close":
+    if r is None or is_close(r) or r.minor == 0 or row.request.startswith(b"GET /1 HTTP/1.0"):
         c.close()
         c = e.client()
     r = c.get("/2")
@@ -144,26 +235,41 @@ def test_response(edge, row):
     assert not c.readable()
     second = [q for q in e.U.requests if q.target == b"/2"]
     assert len(second) == 1
-    if row.reuse is False:
-        assert second[0].conn == 1, "the upstream connection was used again"
-    if row.reuse is True:
-        assert second[0].conn == 0, "the upstream connection was not used again"
+    assert second[0].conn == (0 if row.reuse else 1), "which upstream connection was used"
     check_clean(e)
+    for c in e.clients:
+        c.close()
+    e.clients = []
+    e.U.reset()
+    e.V.reset()
+
+
+@pytest.mark.parametrize("row", rows.RESPONSES, ids=lambda r: r.name)
+def test_response(edge, row):
+    e = edge(ROUTE)
+    for way, pieces in pieces_of(row, row.octets).items():
+        try:
+            run_response(e, row, pieces)
+        except AssertionError as why:
+            raise AssertionError(f"{way}: {why}") from why
 
 
 def test_rows_leak_no_descriptor(fresh):
     e = fresh(ROUTE)
+    e.V.play(OK)
     e.U.play(OK)
     e.get("/")
     e.settle()
     base = e.ramjet.fds()
-    for row in rows.REQUESTS[::5]:
+    e.V.play(OK)
+    e.U.play(OK)
+    for row in rows.REQUESTS[::9]:
         c = e.client()
         c.send_lossy(row.octets)
         c.close()
-    for row in rows.RESPONSES[::3]:
-        e.U.play(script_of(row))
-        c = e.client().send(rows.get(method=row.method.encode()))
+    for row in rows.RESPONSES[::5]:
+        e.U.play(script_of(row, [row.octets], threading.Event()))
+        c = e.client().send(row.request)
         try:
             c.response(row.method)
         except (Eof, ConnectionResetError, Bad):

@@ -32,8 +32,8 @@ BAD_HOSTS = (b"a.test, b.test", b"a.test/x", b"u@a.test", b"a b", b"a.test?x", b
              b"[::ffff:1.2.3.4]", b"a.test:00080", b"x" * 250 + b".test", b"x" * 255)
 SIZES = (b"0x%x", b"+%x", b"-%x", b"%x_", b" %x", b"%x ", b"\t%x", b"", b"g", b"%xg", b"\x00%x", b"%x\x00", b"%x,", b"%x.0", b"\"%x\"", b"0000000000000000%x", b"1000000000000000%x",
          b"8000000000000000", b"ffffffffffffffff", b"fffffffffffffffff", b"7fffffffffffffff", b"7fffffff", b"fffffff", b"100001", b"00%x", b"000000000000000%x", b"hello", b"-0", b"0")
-EXTENSIONS = (b";a=b", b";a", b";", b";a=\"b;c\"", b";a;b;c=d", b"; a = b", b";\xe4", b";a=\"\\\"\"")
-BAD_EXTENSIONS = (b";\n", b";a\nb", b";a\rb", b"\r\r;x", b";a\x00b", b";a\x01", b";a\x7f", b"\n;", b" ;a", b"\t;a", b";" + b"a" * 5000, b";a=\"\r\n\"", b";\r", b"\n", b"\r")
+EXTENSIONS = (b";a=b", b";a", b";a=\"b;c\"", b";a;b;c=d", b"; a = b", b";a=\"\xe4\"", b";a=\"\\\"\"")
+BAD_EXTENSIONS = (b";\n", b";a\nb", b";a\rb", b"\r\r;x", b";a\x00b", b";a\x01", b";a\x7f", b"\n;", b" ;a", b"\t;a", b";" + b"a" * 5000, b";a=\"\r\n\"", b";\r", b"\n", b"\r", b";", b";;", b";a ", b";a=", b";a=b=c", b";a b", b";a=\"b", b";a=\"b\"c", b";a=\"b\\\"", b";\xe4", b";[")
 LINE_ENDS = (b"\n", b"\r", b"\r\r\n", b"\n\r", b"", b"\r\n\r\n", b" \r\n", b"\r\n ", b"\r\n\t", b"\x00\r\n", b"\x0b", b"\x85", b"\r\x00\n", b"\r\n\n", b"\n\n")
 OCTETS = (b"\r", b"\n", b"\r\n", b"\0", b" ", b"\t", b":", b",", b";", b"\x0b", b"\x0c", b"\x7f", b"\x80", b"\xff", b"0", b"1", b"9", b"a", b"A", b"/", b"\\", b"%", b"%00", b"%2e", b"#", b"?", b"\"", b"\r\n\r\n",
           b"0\r\n\r\n", b"chunked", b"\r\n ", b"HTTP/1.1", b"\x1b", b"@", b"_", b"+", b"-", b"x", b"\x85", b"\xa0")

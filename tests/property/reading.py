@@ -257,8 +257,8 @@ def route(request):
 # ---- bodies --------------------------------------------------------------------------------------------------------------------
 
 def chunk_size(octets, at):
-    """The size in the line at `at`, and where the data begins. RFC 9112 section 7.1; extensions mean nothing and are dropped. Every octet that
-    cannot be right refuses where it stands."""
+    """The size in the line at `at`, and where the data begins. RFC 9112 section 7.1; extensions mean nothing, are dropped, and must be what
+    section 7.1.1 says. Every octet that cannot be right refuses where it stands."""
     i = at
     while i < len(octets) and octets[i:i + 1] in b"0123456789abcdefABCDEF":
         i += 1
@@ -273,12 +273,59 @@ def chunk_size(octets, at):
         raise Refused("chunk size too large", BAD, TOO_LARGE)
     start = i
     while i < len(octets) and octets[i:i + 1] != b"\r":
-        if not VALUE.match(octets[i:i + 1]):
-            raise Refused("bad octet in a chunk extension")
-        i += 1
-        if i - start > EXTENSION_OCTETS + 1:
-            raise Refused("chunk extension too long", BAD, TOO_LARGE, FIELDS_TOO_LARGE)
+        i = extension(octets, i, start + EXTENSION_OCTETS + 1)
     return size, crlf(octets, i)
+
+
+def extension(octets, at, limit):
+    """Where the extension at `at` ends: `;` name, perhaps `=` and a token or a quoted string; white space may stand around each of them, but
+    not before the CRLF."""
+    def here():
+        if at >= len(octets):
+            raise Cut()
+        if at > limit:
+            raise Refused("chunk extension too long", BAD, TOO_LARGE, FIELDS_TOO_LARGE)
+        return octets[at:at + 1]
+
+    def space():
+        nonlocal at
+        start = at
+        while here() in (b" ", b"\t"):
+            at += 1
+        return at > start
+
+    def token():
+        nonlocal at
+        if not TOKEN.match(here()):
+            raise Refused("bad octet in a chunk extension")
+        while TOKEN.match(here()):
+            at += 1
+
+    def quoted():
+        nonlocal at
+        at += 1
+        while here() != b'"':
+            if here() == b"\\":
+                at += 1
+            if not VALUE.match(here()):
+                raise Refused("bad octet in a quoted string")
+            at += 1
+        at += 1
+
+    if here() != b";":
+        raise Refused("bad octet behind a chunk extension")
+    at += 1
+    space()
+    token()
+    spaced = space()
+    if here() == b"=":
+        at += 1
+        space()
+        quoted() if here() == b'"' else token()
+        spaced = space()
+    if here() != b";" and (spaced or here() != b"\r"):
+        raise Refused("bad octet in a chunk extension")
+    return at
 
 
 def crlf(octets, at):

@@ -26,6 +26,7 @@
  *   obj_   Kubernetes objects, projected
  *   k8s_   Kubernetes list and watch
  *   rt_    Route table
+ *   lm_    Limits per client
  *   rc_    Route compiler
  *   up_    Endpoint state, pickers, pools
  *   mw_    Middleware
@@ -6060,18 +6061,20 @@ static bool h1_target_is_good(struct str s, bool path)
     return true;
 }
 
-/* `METHOD path[?query] HTTP/1.1`. False (and sb fails) when the parser would refuse it. */
-static bool h1_put_request_line(struct str_builder *sb, struct str method, struct str path, struct str query, bool has_query)
+/* `METHOD path[?query] HTTP/1.1`; prefix is the beginning of the path or empty. False (and sb fails) when the parser would refuse it. */
+static bool h1_put_request_line(struct str_builder *sb, struct str method, struct str prefix, struct str path, struct str query, bool has_query)
 {
-    size_t n = method.n + path.n + (has_query ? query.n + 1 : 0) + 12;
-    bool asterisk = path.n == 1 && path.p[0] == '*' && !has_query && str_eq(method, S("OPTIONS"));
+    size_t n = method.n + prefix.n + path.n + (has_query ? query.n + 1 : 0) + 12;
+    bool asterisk = path.n == 1 && path.p[0] == '*' && !prefix.n && !has_query && str_eq(method, S("OPTIONS"));
+    struct str first = prefix.n ? prefix : path;
     uint8_t *to;
 
-    if (!http_is_all(method, HTTP_C_TOKEN) || !path.n || (path.p[0] != '/' && !asterisk)) return h1_fail(sb);
-    if (!h1_target_is_good(path, true) || (has_query && !h1_target_is_good(query, false))) return h1_fail(sb);
+    if (!http_is_all(method, HTTP_C_TOKEN) || !first.n || (first.p[0] != '/' && !asterisk)) return h1_fail(sb);
+    if (!h1_target_is_good(prefix, true) || !h1_target_is_good(path, true) || (has_query && !h1_target_is_good(query, false))) return h1_fail(sb);
     if (!(to = str_room(sb, n))) return false;
     to = h1_copy(to, method);
     *to++ = ' ';
+    to = h1_copy(to, prefix);
     to = h1_copy(to, path);
     if (has_query) {
         *to++ = '?';
@@ -7125,7 +7128,7 @@ static struct tls_conn *tls_client_new(const struct tls_client_config *cfg, stru
  * cfg_ : Settings
  *
  * Owns:    struct cfg, struct cfg_report, the options table CFG_OPTIONS.
- * Calls:   sys_ mem_ str_ map_ log_
+ * Calls:   sys_ mem_ str_ map_ log_ http_
  * Threads: loaded and counted by the control thread (before that, by main); fields are read by everybody.
  * Rules:   1. One table in, one immutable struct out: flag over environment over file over default.
  *          2. Every problem is reported, with where it stood, what was found and what is accepted.
@@ -7155,6 +7158,9 @@ static int cfg_option_find(struct str name)
         if (c < 0) high = mid - 1;
         else low = mid + 1;
     }
+#define X(alias, field) if (str_eq(name, S(alias))) return CFG_O_##field;
+    CFG_ALIASES(X)
+#undef X
     return -1;
 }
 
@@ -7189,9 +7195,12 @@ static const char *cfg_accepts(const struct cfg_info *o, char *out, size_t n)
     static const char *const texts[] = {
         [CFG_AUTO] = "auto or a number", [CFG_BOOL] = "true or false", [CFG_BUFFERS] = "a number and a size such as 4 8k",
         [CFG_CIDRS] = "addresses or networks such as 10.0.0.0/8, fd00::/8", [CFG_ENUM] = "one of", [CFG_FLAGS] = "one or more of",
+        [CFG_FIELD] = "NAME: VALUE of a field that is not about framing, the connection, the date or a redirect",
         [CFG_LIST] = "names separated by commas", [CFG_LISTEN] = "ADDRESS:PORT, :PORT, PORT, unix:/PATH or off",
-        [CFG_MS] = "a duration such as 250ms, 5s, 2m, 1h or seconds", [CFG_SIZE] = "a size such as 512, 8k, 1m", [CFG_TEXT] = "a text",
-        [CFG_UINT] = "a number",
+        [CFG_LOCATION] = "a URL such as https://example.com/a or a path that begins with one /, of visible ASCII and without $",
+        [CFG_MS] = "a duration such as 250ms, 5s, 2m, 1h or seconds", [CFG_NAMES] = "names of fields that are not about framing or the connection",
+        [CFG_PATH] = "a path that begins with /, without //, dot segments, ?, #, %2f, bad escapes, blanks and bytes outside ASCII",
+        [CFG_SIZE] = "a size such as 512, 8k, 1m", [CFG_TEXT] = "a text", [CFG_UINT] = "a number",
     };
     char words[160];
     size_t k = 0;
@@ -7235,12 +7244,15 @@ static bool cfg_to_listener(struct mem_arena *a, struct str s, struct cfg_listen
     return true;
 }
 
-/* Adds one element of size bytes to an array {n, v} in the arena. */
+/* Adds one element of size bytes to an array {n, v} in the arena. It has room up to the next power of two: only who made it may add. */
 static void *cfg_append(struct mem_arena *a, uint32_t *n, void *v, size_t size)
 {
-    void *bigger = mem_arena_zero(a, (*n + 1) * size);
+    void *bigger = v;
 
-    if (*n) memcpy(bigger, v, *n * size);
+    if (!(*n & (*n - 1))) {
+        bigger = mem_arena_zero(a, (*n ? 2 * *n : 1) * size);
+        if (*n) memcpy(bigger, v, *n * size);
+    }
     ++*n;
     return bigger;
 }
@@ -7284,6 +7296,100 @@ static bool cfg_set_list(struct mem_arena *a, struct cfg_list *l, struct str s)
         if (!piece.n) return !s.p && !l->n;
         l->v = cfg_append(a, &l->n, l->v, sizeof piece);
         l->v[l->n - 1] = str_dup(a, piece);
+    }
+    return true;
+}
+
+/* NULL, or what a path of a rule may not have. The API server refuses the same. */
+static const char *cfg_path_bad(struct str path)
+{
+    if (!path.n || path.p[0] != '/') return "a path that begins with /";
+    if (path.n > CFG_PATH_MAX) return "at most 4096 bytes";
+    for (size_t i = 0; i < path.n; i++) {
+        struct str s = str_from(path, i);
+
+        if (path.p[i] <= 0x20 || path.p[i] >= 0x7f || path.p[i] == '?' || path.p[i] == '#') return "a path without blanks, ?, # and bytes outside ASCII";
+        if (str_starts(s, S("//"))) return "a path without //";
+        if (str_starts(s, S("/./")) || str_starts(s, S("/../")) || str_eq(s, S("/.")) || str_eq(s, S("/.."))) return "a path without . and .. segments";
+        if (str_starts(s, S("%2f")) || str_starts(s, S("%2F"))) return "a path without %2f";
+    }
+    return NULL;
+}
+
+/* A path in its normal form; nothing takes back what was set. */
+static bool cfg_set_path(struct mem_arena *a, struct str *out, struct str s)
+{
+    long n = 0;
+    uint8_t *p = NULL;
+
+    if (s.n) {
+        if (cfg_path_bad(s)) return false;
+        for (size_t i = 0; i < s.n; i++)
+            if (str_starts(str_from(s, i), S("%2e")) || str_starts(str_from(s, i), S("%2E"))) return false; /* a dot segment in disguise, or for nothing */
+        p = mem_arena_alloc(a, s.n);
+        if ((n = http_path_normalize(s, p)) < 0) return false;
+    }
+    *out = str_of(p, (size_t)n);
+    return true;
+}
+
+/* What may stand in Location: SCHEME://AUTHORITY..., or a path of this host. //HOST would be another one, and a $ is a variable of nginx
+ * that would reach clients as it stands. */
+static bool cfg_set_location(struct mem_arena *a, struct str *out, struct str s)
+{
+    size_t scheme = 0;
+
+    if (s.n > CFG_FIELDS_MAX) return false;
+    for (size_t i = 0; i < s.n; i++)
+        if (s.p[i] <= 0x20 || s.p[i] >= 0x7f || s.p[i] == '$' || s.p[i] == '"' || s.p[i] == '<' || s.p[i] == '>' || s.p[i] == '\\') return false;
+    if (s.n && s.p[0] == '/') {
+        if (s.n > 1 && s.p[1] == '/') return false;
+    } else if (s.n) {
+        if (str_lower(s.p[0]) < 'a' || str_lower(s.p[0]) > 'z') return false;
+        while (scheme < s.n && (http_is(s.p[scheme], HTTP_C_NAME) || s.p[scheme] == '+' || s.p[scheme] == '.')) scheme++;
+        if (!str_starts(str_from(s, scheme), S("://")) || s.n == scheme + 3 || s.p[scheme + 3] == '/') return false;
+    }
+    *out = str_dup(a, s);
+    return true;
+}
+
+/* A name of a field of a response that a rule may set or hide: not one that frames the message or is the connection's. */
+static bool cfg_field_ok(struct str name)
+{
+    return http_is_all(name, HTTP_C_TOKEN) && !(http_field_flags(http_field_find(name)) & (HTTP_HOP | HTTP_FRAME)) && !str_ieq(name, S("trailer"));
+}
+
+/* NAME: VALUE; nothing takes back what was set. */
+static bool cfg_set_field(struct mem_arena *a, struct cfg_list *l, struct str s)
+{
+    size_t at = str_find(s, ':');
+    struct str name = str_trim(str_of(s.p, at)), value = at < s.n ? str_trim(str_from(s, at + 1)) : (struct str){0};
+    struct str_builder b;
+
+    if (!s.n) return true;
+    if (at == s.n || !value.n || s.n > CFG_FIELDS_MAX || !cfg_field_ok(name) || !http_is_all(value, HTTP_C_VALUE)) return false;
+    if (str_ieq(name, S("location")) || str_ieq(name, S("date")) || str_ieq(name, S("allow")) || str_ieq(name, S("retry-after"))) return false;
+    b = str_fixed(mem_arena_alloc(a, name.n + value.n + 2), name.n + value.n + 2);
+    str_put(&b, name);
+    str_put(&b, S(": "));
+    str_put(&b, value);
+    l->v = cfg_append(a, &l->n, l->v, sizeof *l->v);
+    l->v[l->n - 1] = str_built(&b);
+    return true;
+}
+
+/* Names of fields, separated by commas, in lower case. */
+static bool cfg_set_names(struct mem_arena *a, struct cfg_list *l, struct str s)
+{
+    struct str piece;
+
+    if (s.n > CFG_FIELDS_MAX) return false;
+    while (s.n && str_cut(&s, ',', &piece)) {
+        piece = str_dup(a, str_trim(piece));
+        if (!cfg_field_ok(piece)) return false;
+        for (size_t i = 0; i < piece.n; i++) ((uint8_t *)(uintptr_t)piece.p)[i] = str_lower(piece.p[i]);
+        l->v = cfg_append(a, &l->n, l->v, sizeof piece);
+        l->v[l->n - 1] = piece;
     }
     return true;
 }
@@ -7341,13 +7447,13 @@ static bool cfg_set_number(const struct cfg_info *o, void *field, struct str s)
         if (!str_to_size(s, &v) || v < low || v > high) return false;
         *(uint64_t *)field = v;
         return true;
-    case CFG_BOOL: case CFG_BUFFERS: case CFG_CIDRS: case CFG_ENUM: case CFG_FLAGS: case CFG_LIST: case CFG_LISTEN: case CFG_TEXT: break;
+    default: break;
     }
     return false;
 }
 
 /* Gives the option a value: lists grow, everything else is replaced. Texts and lists go to a. Returns 0, or -1 with what was found and
- * what is accepted. c may be a copy of settings made to hold those of one route; such options need no arena. */
+ * what is accepted. c may be a copy of settings made to hold those of one route, once cfg_reset has parted its lists from theirs. */
 static int cfg_set(struct cfg *c, struct mem_arena *a, int option, struct str s, struct log_err *err)
 {
     const struct cfg_info *o = &cfg_info[option];
@@ -7367,9 +7473,13 @@ static int cfg_set(struct cfg *c, struct mem_arena *a, int option, struct str s,
         ok = at >= 0 && !later;
         if (ok) *(uint8_t *)field = (uint8_t)at;
         break;
+    case CFG_FIELD: ok = cfg_set_field(a, field, s); break;
     case CFG_FLAGS: ok = cfg_set_flags(o->choices, field, s); break;
     case CFG_LIST: ok = cfg_set_list(a, field, s); break;
     case CFG_LISTEN: ok = cfg_set_listen(a, field, s); break;
+    case CFG_LOCATION: ok = cfg_set_location(a, field, s); break;
+    case CFG_NAMES: ok = cfg_set_names(a, field, s); break;
+    case CFG_PATH: ok = cfg_set_path(a, field, s); break;
     case CFG_TEXT:
         *(struct str *)field = str_dup(a, s);
         ok = true;
@@ -7385,9 +7495,12 @@ static void cfg_reset(struct cfg *c, int option)
 {
     void *field = (char *)c + cfg_info[option].offset;
 
-    if (cfg_info[option].type == CFG_CIDRS) *(struct cfg_cidrs *)field = (struct cfg_cidrs){0};
-    if (cfg_info[option].type == CFG_LIST) *(struct cfg_list *)field = (struct cfg_list){0};
-    if (cfg_info[option].type == CFG_LISTEN) *(struct cfg_listen *)field = (struct cfg_listen){0};
+    switch ((enum cfg_type)cfg_info[option].type) {
+    case CFG_CIDRS: *(struct cfg_cidrs *)field = (struct cfg_cidrs){0}; break;
+    case CFG_FIELD: case CFG_LIST: case CFG_NAMES: *(struct cfg_list *)field = (struct cfg_list){0}; break;
+    case CFG_LISTEN: *(struct cfg_listen *)field = (struct cfg_listen){0}; break;
+    default: break;
+    }
 }
 
 /* ---- the file ---- */
@@ -7420,6 +7533,7 @@ struct cfg_reader {
     uint32_t ramjet_line;                                /* of the first [ramjet], 0 = none */
     uint32_t routes_cap, backends_cap;
     uint32_t key_line[CFG_OPTION_COUNT];                 /* of this section; 0 = not there yet */
+    size_t fields;                                       /* bytes of fields and names of this section */
     uint32_t host_line, path_line, type_line, backend_line;
     struct map routes;                                   /* name -> struct cfg_route's name slot */
     struct cfg_value *values;                            /* of [ramjet] */
@@ -7493,6 +7607,7 @@ static void cfg_open_section(struct cfg_reader *r, struct str line)
     r->kind = CFG_IN_NOTHING;
     r->in_section = true;
     memset(r->key_line, 0, sizeof r->key_line);
+    r->fields = 0;
     r->host_line = r->path_line = r->type_line = r->backend_line = 0;
     if (end == line.n) {
         CFG_BAD(r, "found \"" STR_FMT "\", expected ] at the end of a section", STR_ARG(line));
@@ -7594,6 +7709,11 @@ static void cfg_on_option(struct cfg_reader *r, struct str name, struct str valu
         CFG_BAD(r, "%s: %s", cfg_info[option].name, err.text);
         return;
     }
+    if (cfg_info[option].type == CFG_FIELD || cfg_info[option].type == CFG_NAMES) r->fields += value.n + 4;
+    if (r->fields > CFG_FIELDS_MAX) {
+        CFG_BAD(r, "%s: found %zu bytes of fields in this section, expected at most %d", cfg_info[option].name, r->fields, CFG_FIELDS_MAX);
+        return;
+    }
     *v = cfg_append(&r->c->arena, n, *v, sizeof **v);
     (*v)[*n - 1] = (struct cfg_value){(uint8_t)option, r->line, str_dup(&r->c->arena, value)};
 }
@@ -7615,22 +7735,6 @@ static bool cfg_host_ok(struct str host)
         }
     }
     return true;
-}
-
-/* NULL, or what a path of a rule may not have. The API server refuses the same. */
-static const char *cfg_path_bad(struct str path)
-{
-    if (!path.n || path.p[0] != '/') return "a path that begins with /";
-    if (path.n > CFG_PATH_MAX) return "at most 4096 bytes";
-    for (size_t i = 0; i < path.n; i++) {
-        struct str s = str_from(path, i);
-
-        if (path.p[i] <= 0x20 || path.p[i] >= 0x7f || path.p[i] == '?' || path.p[i] == '#') return "a path without blanks, ?, # and bytes outside ASCII";
-        if (str_starts(s, S("//"))) return "a path without //";
-        if (str_starts(s, S("/./")) || str_starts(s, S("/../")) || str_eq(s, S("/.")) || str_eq(s, S("/.."))) return "a path without . and .. segments";
-        if (str_starts(s, S("%2f")) || str_starts(s, S("%2F"))) return "a path without %2f";
-    }
-    return NULL;
 }
 
 static void cfg_on_route(struct cfg_reader *r, struct str name, struct str value)
@@ -7724,6 +7828,14 @@ static int cfg_on_pair(void *arg, const char *section, const char *name_z, const
     return 1;
 }
 
+/* True when the section itself names where its requests are redirected to. */
+static bool cfg_redirects(const struct cfg_route *t)
+{
+    for (uint32_t i = 0; i < t->nvalues; i++)
+        if ((t->values[i].option == CFG_O_permanent_redirect || t->values[i].option == CFG_O_temporal_redirect) && t->values[i].text.n) return true;
+    return false;
+}
+
 /* What can only be checked once the whole file is read. */
 static void cfg_check_file(struct cfg_reader *r)
 {
@@ -7740,8 +7852,9 @@ static void cfg_check_file(struct cfg_reader *r)
         struct str path = t->path, key;
         uint8_t *p = mem_arena_alloc(&c->arena, t->host.n + path.n + 2);
 
-        if (!t->backend.n) cfg_report_line(r, t->line, "route " STR_FMT " has no backend, expected backend = NAME", STR_ARG(t->name));
-        else if (!map_find(&c->by_name, t->backend))
+        if (!t->backend.n && !cfg_redirects(t))
+            cfg_report_line(r, t->line, "route " STR_FMT " has no backend, expected backend = NAME or a redirect", STR_ARG(t->name));
+        else if (t->backend.n && !map_find(&c->by_name, t->backend))
             cfg_report_line(r, t->backend_line, "route " STR_FMT ": there is no [backend " STR_FMT "]", STR_ARG(t->name), STR_ARG(t->backend));
         if (!t->exact && path.n && path.p[path.n - 1] == '/') path.n--;
         p[0] = t->exact;
@@ -7882,19 +7995,17 @@ static void cfg_put_origin(struct str_builder *b, const struct cfg_given *g)
 /* Applies the values of one source over those of the weaker ones. */
 static void cfg_apply(struct cfg *c, const struct cfg_givens *g, struct cfg_report *report)
 {
-    uint64_t reset = 0;
+    bool reset[CFG_OPTION_COUNT] = {false};
 
     for (uint32_t i = 0; i < g->n; i++) {
         const struct cfg_given *one = &g->v[i];
-        uint64_t bit = 1ull << one->option;
         struct log_err err;
 
-        if (!(reset & bit)) {
+        if (!reset[one->option]) {
             cfg_reset(c, one->option);
             c->value_digest[one->option] = 0;
         }
-        reset |= bit;
-        c->given |= bit;
+        reset[one->option] = c->given[one->option] = true;
         c->value_digest[one->option] = str_hash_mix(c->value_digest[one->option], str_hash(str_trim(one->value)));
         if (cfg_set(c, &c->arena, one->option, one->value, &err) == 0) continue;
         cfg_put_origin(&report->text, one);
@@ -7916,12 +8027,16 @@ static void cfg_set_defaults(struct cfg *c)
 static void cfg_check(struct cfg *c, struct cfg_report *report)
 {
     struct str d = c->default_backend_service;
+    size_t fields = 0;
     uint64_t port;
 
     if (c->use_forwarded_headers && !c->proxy_real_ip.n)
         cfg_report_add(report, "use-forwarded-headers is true but proxy-real-ip-cidr is empty: name the trusted peers, for example 10.0.0.0/8");
     if (c->use_proxy_protocol && !c->proxy_real_ip.n)
         cfg_report_add(report, "use-proxy-protocol is true but proxy-real-ip-cidr is empty: name the trusted peers, for example 10.0.0.0/8");
+    for (uint32_t i = 0; i < c->custom_headers.n; i++) fields += c->custom_headers.v[i].n + 2;
+    for (uint32_t i = 0; i < c->hide_headers.n; i++) fields += c->hide_headers.v[i].n + 2;
+    if (fields > CFG_FIELDS_MAX) cfg_report_add(report, "custom-headers, hide-headers: found %zu bytes of fields, expected at most %d", fields, CFG_FIELDS_MAX);
     if (!d.n || map_find(&c->by_name, d)) return;
     if (!c->cluster) {
         cfg_report_add(report, "default-backend-service: there is no [backend " STR_FMT "]", STR_ARG(d));
@@ -7998,7 +8113,7 @@ static struct cfg *cfg_load(struct cfg_input *in, struct cfg_report *report)
     cfg_apply(c, &flags, report);
     c->cluster = c->kubeconfig.n > 0;
     for (char *const *e = in->envp; e && *e; e++) c->cluster |= str_starts(str_z(*e), S("KUBERNETES_SERVICE_HOST=")) && (*e)[24];
-    if (c->cluster && !(c->given >> CFG_O_admin & 1)) {
+    if (c->cluster && !c->given[CFG_O_admin]) {
         cfg_reset(c, CFG_O_admin);
         if (cfg_set(c, &c->arena, CFG_O_admin, S("0.0.0.0:10254"), &err) < 0) RJ_BUG_ON(true);
     }
@@ -10729,6 +10844,66 @@ static void rt_slot_free(uint32_t slot)
     rj.rt.free_slots = slot + 1;
 }
 
+/* ---- rules ---- */
+
+static inline const void *rt_rules_at(const struct rt_rules *r, struct rt_span s) { return (const uint8_t *)r + s.at; }
+static inline struct str rt_rules_text(const struct rt_rules *r, struct rt_span s) { return str_of((const uint8_t *)r + s.at, s.n); }
+
+static inline int rt_number_cmp(const uint64_t a[2], const uint64_t b[2])
+{
+    if (a[0] != b[0]) return a[0] < b[0] ? -1 : 1;
+    return a[1] < b[1] ? -1 : a[1] > b[1];
+}
+
+/* Is the address in one of the ranges? One without an address (a Unix socket) is in none. */
+static bool rt_rules_hold(const struct rt_rules *r, struct rt_span ranges, const struct net_addr *a)
+{
+    const struct rt_range *v = rt_rules_at(r, ranges);
+    uint64_t ip[2] = {__builtin_bswap64(rt_load64(a->ip)), __builtin_bswap64(rt_load64(a->ip + 8))};
+    uint32_t low = 0, high = ranges.n;
+
+    if (a->family != AF_INET && a->family != AF_INET6) return false;
+    while (low < high) { /* the first range that begins behind it */
+        uint32_t mid = low + (high - low) / 2;
+
+        if (rt_number_cmp(v[mid].low, ip) <= 0) low = mid + 1;
+        else high = mid;
+    }
+    return low && rt_number_cmp(ip, v[low - 1].high) <= 0;
+}
+
+/* What is compared of a block of rules. */
+static struct str rt_rules_bytes(const struct rt_rules *r)
+{
+    return str_of((const uint8_t *)r + offsetof(struct rt_rules, size), r->size - offsetof(struct rt_rules, size));
+}
+
+/* The shared rules that equal r (NULL: none); counted. */
+static const struct rt_rules *rt_rules_get(const struct rt_rules *r)
+{
+    struct rt_rules *s;
+
+    if (!r) return NULL;
+    s = map_find(&rj.rt.rules, rt_rules_bytes(r));
+    if (!s) {
+        s = mem_need(r->size);
+        memcpy(s, r, r->size);
+        s->refs = 0;
+        map_put(&rj.rt.rules, rt_rules_bytes(s), s);
+    }
+    s->refs++;
+    return s;
+}
+
+static void rt_rules_put(const struct rt_rules *r)
+{
+    struct rt_rules *mine = (struct rt_rules *)(uintptr_t)r; /* the count is control's */
+
+    if (!r || --mine->refs) return;
+    map_remove(&rj.rt.rules, rt_rules_bytes(r));
+    mem_free(mine);
+}
+
 /* ---- blocks ---- */
 
 static int rt_rule_cmp(const void *a, const void *b)
@@ -10746,7 +10921,8 @@ static uint64_t rt_policy_digest(const struct rt_policy *p)
 
     h = str_hash_mix(str_hash_mix(h, p->tunnel_ms), (uint64_t)p->read_ms << 32 | p->head_bytes);
     h = str_hash_mix(h, (uint64_t)p->next_ms << 32 | (uint64_t)p->next << 16 | p->tries);
-    return str_hash_mix(h, (uint64_t)p->access_log << 2 | (uint64_t)p->request_buffering << 1 | p->retry_non_idempotent);
+    h = str_hash_mix(h, (uint64_t)p->access_log << 2 | (uint64_t)p->request_buffering << 1 | p->retry_non_idempotent);
+    return p->rules ? str_hash_mix(h, str_hash(rt_rules_bytes(p->rules))) : h;
 }
 
 static uint64_t rt_host_digest(const struct rt_host *h)
@@ -10765,15 +10941,21 @@ static uint64_t rt_host_digest(const struct rt_host *h)
     return d;
 }
 
-/* The shared policy that equals p; counted. p was zeroed before it was filled in. */
+/* The shared policy that equals p; counted. p was zeroed before it was filled in; its rules are copied. */
 static struct rt_policy *rt_policy_get(const struct rt_policy *p)
 {
-    struct rt_shared_policy *s = map_find(&rj.rt.policies, str_of(p, sizeof *p));
+    struct rt_shared_policy *s;
+    struct rt_policy key;
 
-    if (!s) {
+    memcpy(&key, p, sizeof key);
+    key.rules = rt_rules_get(p->rules);
+    s = map_find(&rj.rt.policies, str_of(&key, sizeof key));
+    if (s) {
+        rt_rules_put(key.rules);                         /* s counts them already */
+    } else {
         s = mem_need(sizeof *s);
-        memcpy(&s->policy, p, sizeof *p);
-        map_put(&rj.rt.policies, str_of(&s->policy, sizeof *p), s);
+        memcpy(&s->policy, &key, sizeof key);
+        map_put(&rj.rt.policies, str_of(&s->policy, sizeof key), s);
     }
     s->refs++;
     return &s->policy;
@@ -10785,6 +10967,7 @@ static void rt_policy_put(const struct rt_policy *p)
 
     if (--s->refs) return;
     map_remove(&rj.rt.policies, str_of(p, sizeof *p));
+    rt_rules_put(p->rules);
     mem_free(s);
 }
 
@@ -11033,11 +11216,23 @@ static bool rt_diff_room(struct rt_diff *d)
 /* At most 120 bytes of a name or a path. */
 static struct str rt_short(struct str s) { return s.n > 120 ? str_of(s.p, 120) : s; }
 
+/* Where the rule sends clients to instead of a backend; empty: nowhere. */
+static struct str rt_redirect_of(const struct rt_rule *r)
+{
+    const struct rt_rules *rules = r->policy->rules;
+    struct str field = rules ? rt_rules_text(rules, rules->location) : S("");
+
+    return field.n ? str_of(field.p + 10, field.n - 12) : field; /* without its name and CRLF */
+}
+
 static void rt_diff_rule(struct rt_diff *d, char sign, const struct rt_rule *r, const char **sep)
 {
+    struct str to = rt_redirect_of(r);
+
     if (!rt_diff_room(d)) return;
     str_putf(&d->text, "%s %c" STR_FMT " %s", *sep, sign, STR_ARG(rt_short(rt_show_path(r->path))), r->type == RT_EXACT ? "exact" : "prefix");
-    if (sign != '-') str_putf(&d->text, " -> " STR_FMT, STR_ARG(rt_short(rt_slot_name(r->backend))));
+    if (sign != '-' && to.n) str_putf(&d->text, " -> %u " STR_FMT, r->policy->rules->redirect_status, STR_ARG(rt_short(to)));
+    else if (sign != '-') str_putf(&d->text, " -> " STR_FMT, STR_ARG(rt_short(rt_slot_name(r->backend))));
     *sep = ",";
 }
 
@@ -11500,6 +11695,7 @@ static void rt_fini(void)
     }
     mem_free(t->slots);
     map_free(&t->policies);
+    map_free(&t->rules);
     *t = (struct rt_state){0};
 }
 
@@ -11535,7 +11731,7 @@ static const struct rt_host **rt_hosts_sorted(const struct rt_hosts *t)
 }
 
 struct rt_shown {
-    struct str host, path, backend, source;
+    struct str host, path, backend, source, redirect;
     const char *type;
     uint32_t endpoints;
 };
@@ -11551,7 +11747,7 @@ static void rt_each(const struct rt_snapshot *s, void (*put)(void *arg, const st
         for (uint32_t k = 0; k < hosts[i]->n; k++) {
             const struct rt_rule *r = &hosts[i]->rule[k];
             const struct rt_backend *b = r->backend < s->backends->n ? s->backends->at[r->backend] : NULL;
-            struct rt_shown one = {rt_show_host(hosts[i]->name), rt_show_path(r->path), b ? b->name : S(""), r->name,
+            struct rt_shown one = {rt_show_host(hosts[i]->name), rt_show_path(r->path), b ? b->name : S(""), r->name, rt_redirect_of(r),
                                    fallback ? "default" : r->type == RT_EXACT ? "exact" : "prefix", b ? b->n : 0};
 
             put(arg, &one);
@@ -11573,6 +11769,8 @@ static void rt_put_json_route(void *arg, const struct rt_shown *r)
     str_put_quoted(b, r->backend);
     str_put(b, S(",\"source\":"));
     str_put_quoted(b, r->source);
+    if (r->redirect.n) str_put(b, S(",\"redirect\":"));
+    if (r->redirect.n) str_put_quoted(b, r->redirect);
     str_putf(b, ",\"endpoints\":%u}", r->endpoints);
 }
 
@@ -11593,16 +11791,17 @@ struct rt_columns {
 
 static void rt_put_text_route(void *arg, const struct rt_shown *r)
 {
+    struct str target = r->redirect.n ? r->redirect : r->backend.n ? r->backend : S("-");
     struct rt_columns *c = arg;
 
     if (!c->out) {
         if (r->host.n > c->host) c->host = r->host.n;
         if (r->path.n > c->path) c->path = r->path.n;
-        if (r->backend.n > c->backend) c->backend = r->backend.n;
+        if (target.n > c->backend) c->backend = target.n;
         return;
     }
     const struct { struct str text; size_t width; } column[] = {
-        {r->host, c->host}, {r->path, c->path}, {str_z(r->type), 7}, {r->backend.n ? r->backend : S("-"), c->backend}, {r->source, 0}};
+        {r->host, c->host}, {r->path, c->path}, {str_z(r->type), 7}, {target, c->backend}, {r->source, 0}};
 
     for (size_t i = 0; i < RJ_COUNT(column); i++) {
         if (i) str_put(c->out, S("  "));
@@ -11617,7 +11816,7 @@ static void rt_render_text(struct str_builder *b)
 {
     const struct rt_snapshot *s = rj.rt.last;
     struct rt_columns c = {.host = 4, .path = 4, .backend = 7};
-    struct rt_shown head = {S("HOST"), S("PATH"), S("BACKEND"), S("SOURCE"), "TYPE", 0};
+    struct rt_shown head = {.host = S("HOST"), .path = S("PATH"), .backend = S("BACKEND"), .source = S("SOURCE"), .type = "TYPE"};
 
     if (!s) return;
     rt_each(s, rt_put_text_route, &c);
@@ -11659,10 +11858,145 @@ static void rt_render_generations(struct str_builder *b)
 }
 
 /* ============================================================================
+ * lm_ : Limits per client
+ *
+ * Owns:    struct lm, rj.lm.
+ * Calls:   sys_ mem_ rt_
+ * Threads: opened and closed by control, before a rule that needs a table is published and after the last worker; else by workers.
+ * Rules:   1. The tables are all that workers share beside snapshots: no lock, every change is one compare and swap.
+ *          2. Their size is fixed. A bucket that is needed and not there takes the place of the fullest one, which is the one
+ *             that was used longest ago or least; requests that find no place among those under way are not counted.
+ *          3. They outlive every publication: what a client has used stays used, while the name of the route is the same.
+ * ========================================================================== */
+
+/* Makes what rules need of the tables. */
+static void lm_open(uint16_t uses)
+{
+    struct lm *lm = &rj.lm;
+
+    if (!lm->buckets && !lm->places) sys_getrandom(lm->seed, sizeof lm->seed);
+    if (uses & RT_LIMITS_RATE && !lm->buckets) lm->buckets = mem_need(LM_ENTRIES * sizeof *lm->buckets);
+    if (uses & RT_LIMITS_CONNECTIONS && !lm->places) lm->places = mem_need(LM_ENTRIES * sizeof *lm->places);
+}
+
+static void lm_close(void)
+{
+    mem_free(rj.lm.buckets);
+    mem_free((void *)(uintptr_t)rj.lm.places);
+    rj.lm = (struct lm){0};
+}
+
+static inline uint64_t lm_ticks(uint64_t ns) { return ns / 125 * 2; }
+
+/* Of a client and a route: never 0, and nobody can tell whose are near each other. IPv6 clients count by their /64, the smallest network
+ * that one has to itself. */
+static uint64_t lm_key(const struct net_addr *client, uint64_t route)
+{
+    uint64_t high = rt_load64(client->ip), low = high ? 0 : rt_load64(client->ip + 8); /* IPv4 is all in low */
+
+    return rt_fold(rt_fold(high ^ rj.lm.seed[0], low ^ rj.lm.seed[1]) ^ route, rj.lm.seed[0] | 1) | 1;
+}
+
+/* The bucket of the key; of all in its set that are not, the one whose client loses least is given up for it. Two threads that bring the
+ * same key at once may each take one: the client is a few requests ahead then, until the second is not found any more. */
+static struct lm_bucket *lm_bucket_at(uint64_t key)
+{
+    struct lm_bucket *set = &rj.lm.buckets[(key >> 32) % (LM_ENTRIES / LM_WAYS) * LM_WAYS];
+
+    for (;;) {
+        struct lm_bucket *fullest = set;
+        uint64_t least = UINT64_MAX, was = 0;
+
+        for (int i = 0; i < LM_WAYS; i++) {
+            uint64_t k = atomic_load_explicit(&set[i].key, memory_order_relaxed); /* all of it relaxed: no other data hangs on it */
+            uint64_t full = k ? atomic_load_explicit(&set[i].state, memory_order_relaxed) >> LM_CHECK_BITS : 0;
+
+            if (k == key) return &set[i];
+            if (full >= least) continue;
+            least = full;
+            fullest = &set[i];
+            was = k;
+        }
+        if (atomic_compare_exchange_strong_explicit(&fullest->key, &was, key, memory_order_relaxed, memory_order_relaxed)) return fullest;
+    }
+}
+
+/* The tick at which a bucket in that state is full again; a state that belongs to another key is that of a full one. */
+static inline uint64_t lm_full_at(uint64_t state, uint64_t key)
+{
+    return (state ^ key) & ((1u << LM_CHECK_BITS) - 1) ? 0 : state >> LM_CHECK_BITS;
+}
+
+static inline uint64_t lm_state(uint64_t full, uint64_t key) { return full << LM_CHECK_BITS | (key & ((1u << LM_CHECK_BITS) - 1)); }
+
+/* Takes one request. 0: it may pass; else the ticks until one may. A bucket that is emptier than this rate can make it was used under another
+ * one, and counts as empty; a second more may be a worker whose clock is ahead. */
+static uint64_t lm_take(uint64_t key, const struct rt_rate *rate, uint64_t now)
+{
+    struct lm_bucket *b = lm_bucket_at(key);
+    uint64_t old = atomic_load_explicit(&b->state, memory_order_relaxed), empty = now + rate->slack + rate->each;
+
+    for (;;) {
+        uint64_t full = lm_full_at(old, key), wait, state;
+
+        if (full < now) full = now;
+        if (full > empty + LM_TICKS_PER_S) full = empty;
+        wait = full - now > rate->slack ? full - now - rate->slack : 0;
+        state = lm_state(wait ? full : full + rate->each, key);
+        if (state == old || atomic_compare_exchange_weak_explicit(&b->state, &old, state, memory_order_relaxed, memory_order_relaxed)) return wait;
+    }
+}
+
+/* Gives one request back that was taken and not used. */
+static void lm_give(uint64_t key, const struct rt_rate *rate)
+{
+    struct lm_bucket *b = lm_bucket_at(key);
+    uint64_t old = atomic_load_explicit(&b->state, memory_order_relaxed), full;
+
+    do {
+        full = lm_full_at(old, key);
+        if (full < rate->each) return;
+    } while (!atomic_compare_exchange_weak_explicit(&b->state, &old, lm_state(full - rate->each, key), memory_order_relaxed, memory_order_relaxed));
+}
+
+/* Counts a request that begins: *place is where, or NULL when its set is taken by others. False when limit are under way. A place with
+ * requests in it is never given to another key. */
+static bool lm_enter(uint64_t key, uint32_t limit, _Atomic uint64_t **place)
+{
+    _Atomic uint64_t *set = &rj.lm.places[key % (LM_ENTRIES / LM_WAYS) * LM_WAYS];
+    const uint64_t mask = (1u << LM_COUNT_BITS) - 1;
+
+    for (;;) {
+        _Atomic uint64_t *at = NULL;
+        uint64_t old = 0, now;
+
+        for (int i = 0; i < LM_WAYS; i++) {
+            uint64_t w = atomic_load_explicit(&set[i], memory_order_relaxed); /* a number, no other data hangs on it */
+
+            if ((w ^ key) >> LM_COUNT_BITS && (at || w & mask)) continue;
+            at = &set[i];
+            old = w;
+            if (!((w ^ key) >> LM_COUNT_BITS)) break;
+        }
+        *place = at;
+        if (!at) return true;
+        now = (old ^ key) >> LM_COUNT_BITS ? key & ~mask : old;
+        if ((now & mask) >= limit) {
+            *place = NULL;
+            return false;
+        }
+        if (atomic_compare_exchange_strong_explicit(at, &old, now + 1, memory_order_relaxed, memory_order_relaxed)) return true;
+    }
+}
+
+/* A request has ended. */
+static inline void lm_leave(_Atomic uint64_t *place) { atomic_fetch_sub_explicit(place, 1, memory_order_relaxed); }
+
+/* ============================================================================
  * rc_ : Route compiler
  *
  * Owns:    struct rc and the indexes in it.
- * Calls:   mem_ str_ map_ mtr_ http_ cfg_ rt_
+ * Calls:   mem_ str_ map_ mtr_ http_ cfg_ rt_ lm_
  * Threads: control.
  * Rules:   1. Pure: the same store and settings give the same table, in whatever order they came.
  *          2. One changed object costs the hosts and backends that depend on it.
@@ -12020,13 +12354,18 @@ static struct rc_settings rc_settings_of(const struct cfg *c)
                                 c->max_fails, c->fail_ms};
 }
 
-/* Puts the values of a section over the settings in c (a copy). They were checked when they were read. */
-static void rc_apply_values(struct cfg *c, const struct cfg_value *v, uint32_t n)
+/* Puts the values of a section over the settings in c (a copy); a list replaces the one of [ramjet]. They were checked when they were read;
+ * what they need of memory lasts until the end of the compile. */
+static void rc_apply_values(struct rc *rc, struct cfg *c, const struct cfg_value *v, uint32_t n)
 {
+    bool reset[CFG_OPTION_COUNT] = {false};
     struct log_err err;
 
-    for (uint32_t i = 0; i < n; i++)
-        if (cfg_set(c, NULL, v[i].option, v[i].text, &err) < 0) RJ_CHECK(false);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!reset[v[i].option]) cfg_reset(c, v[i].option);
+        reset[v[i].option] = true;
+        if (cfg_set(c, &rc->scratch, v[i].option, v[i].text, &err) < 0) RJ_CHECK(false);
+    }
 }
 
 /* The entry of the backend called name with the settings, made when there is none. usual: they are those it has without a rule's own. */
@@ -12057,7 +12396,7 @@ static inline struct str rc_backend_name(const struct rc_backend *b) { return st
 static inline struct str rc_backend_port_name(const struct rc_backend *b) { return str_of(b->key.p + b->name_n - b->port_name_n, b->port_name_n); }
 
 /* Its settings: those of a rule, or the usual ones. */
-static struct rc_settings rc_backend_settings(const struct rc *rc, const struct rc_backend *b)
+static struct rc_settings rc_backend_settings(struct rc *rc, const struct rc_backend *b)
 {
     const struct cfg_backend *file = b->service ? NULL : map_find(&rc->cfg->by_name, rc_backend_name(b));
     struct rc_settings set;
@@ -12069,7 +12408,7 @@ static struct rc_settings rc_backend_settings(const struct rc *rc, const struct 
     }
     if (!file) return rc_settings_of(rc->cfg);
     eff = *rc->cfg;
-    rc_apply_values(&eff, file->values, file->nvalues);
+    rc_apply_values(rc, &eff, file->values, file->nvalues);
     return rc_settings_of(&eff);
 }
 
@@ -12105,9 +12444,9 @@ static struct rc_backend *rc_backend_of_file(struct rc *rc, struct str name, con
     struct cfg eff = *rc->cfg;
     struct rc_settings usual, set;
 
-    if (file) rc_apply_values(&eff, file->values, file->nvalues);
+    if (file) rc_apply_values(rc, &eff, file->values, file->nvalues);
     usual = rc_settings_of(&eff);
-    if (route) rc_apply_values(&eff, route->values, route->nvalues);
+    if (route) rc_apply_values(rc, &eff, route->values, route->nvalues);
     set = rc_settings_of(&eff);
     return rc_backend_at(rc, name, false, &set, memcmp(&set, &usual, sizeof set) == 0);
 }
@@ -12307,6 +12646,158 @@ static bool rc_is_ours(const struct rc *rc, const struct obj_ingress *ing)
 
 /* ---- hosts ---- */
 
+/* Puts n bytes, aligned for every type, at the end of a block. */
+static uint32_t rc_put_bytes(struct str_builder *b, const void *p, size_t n)
+{
+    uint32_t at = (uint32_t)(b->n + 7) & ~7u;
+
+    while (b->n < at) str_put_c(b, 0);
+    str_put(b, str_of(p, n));
+    return at;
+}
+
+static struct rt_span rc_put_text(struct str_builder *b, struct str s) { return (struct rt_span){rc_put_bytes(b, s.p, s.n), (uint32_t)s.n}; }
+
+static int rc_range_cmp(const void *a, const void *b)
+{
+    const struct rt_range *x = a, *y = b;
+
+    return rt_number_cmp(x->low, y->low);
+}
+
+/* The addresses from low to high, bits of which are the network's. */
+static struct rt_range rc_range_of(const struct net_cidr *c)
+{
+    uint64_t ip[2] = {__builtin_bswap64(rt_load64(c->ip)), __builtin_bswap64(rt_load64(c->ip + 8))};
+    uint64_t host[2] = {c->bits >= 64 ? 0 : UINT64_MAX >> c->bits, c->bits <= 64 ? UINT64_MAX : c->bits >= 128 ? 0 : UINT64_MAX >> (c->bits - 64)};
+
+    return (struct rt_range){{ip[0] & ~host[0], ip[1] & ~host[1]}, {ip[0] | host[0], ip[1] | host[1]}};
+}
+
+/* The networks as sorted ranges that do not touch. A network of IPv6 that holds the mapped addresses does not mean IPv4 with it. */
+static struct rt_span rc_put_ranges(struct rc *rc, struct str_builder *b, const struct cfg_cidrs *c)
+{
+    struct rt_range *v = mem_arena_alloc(&rc->scratch, (2 * (size_t)c->n + 1) * sizeof *v);
+    static const uint64_t first[2] = {0, 0xffff00000000u}, last[2] = {0, 0xffffffffffffu}; /* of the mapped ones */
+    uint32_t n = 0, kept = 0;
+
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct rt_range r = rc_range_of(&c->v[i]);
+
+        if (c->v[i].bits < 96 && rt_number_cmp(r.low, first) <= 0 && rt_number_cmp(r.high, last) >= 0) {
+            v[n++] = (struct rt_range){{r.low[0], r.low[1]}, {0, first[1] - 1}};
+            r.low[1] = last[1] + 1;
+        }
+        v[n++] = r;
+    }
+    if (n > 1) qsort(v, n, sizeof *v, rc_range_cmp);
+    for (uint32_t i = 0; i < n; i++) {
+        struct rt_range *before = kept ? &v[kept - 1] : NULL;
+
+        if (!before || rt_number_cmp(v[i].low, before->high) > 0) v[kept++] = v[i];
+        else if (rt_number_cmp(v[i].high, before->high) > 0) memcpy(before->high, v[i].high, sizeof before->high);
+    }
+    return (struct rt_span){rc_put_bytes(b, v, kept * sizeof *v), kept};
+}
+
+/* A field is set or hidden: known ones become a bit, others a name. */
+static void rc_take_name(struct rc *rc, struct str_builder *b, struct rt_rules *r, struct rt_span *names, struct str name, bool set)
+{
+    enum http_field_id id = http_field_find(name);
+    struct str lower = str_dup(&rc->scratch, name);
+
+    if (id) r->taken |= 1ull << id;
+    if (id && set) r->own |= 1ull << id;
+    if (id) return;
+    for (size_t i = 0; i < lower.n; i++) ((uint8_t *)(uintptr_t)lower.p)[i] = str_lower(lower.p[i]);
+    names[r->names.n++] = rc_put_text(b, lower);
+}
+
+static void rc_put_fields(struct rc *rc, struct str_builder *b, struct rt_rules *r, const struct cfg *c)
+{
+    struct rt_span *names = mem_arena_alloc(&rc->scratch, ((size_t)c->custom_headers.n + c->hide_headers.n + 1) * sizeof *names);
+    struct str_builder fields = str_growing();
+
+    for (uint32_t i = 0; i < c->custom_headers.n; i++) {
+        struct str one = c->custom_headers.v[i];
+
+        rc_take_name(rc, b, r, names, str_of(one.p, str_find(one, ':')), true);
+        str_put(&fields, one);
+        str_put(&fields, S("\r\n"));
+    }
+    for (uint32_t i = 0; i < c->hide_headers.n; i++) rc_take_name(rc, b, r, names, c->hide_headers.v[i], false);
+    r->fields = rc_put_text(b, str_built(&fields));
+    r->names.at = rc_put_bytes(b, names, r->names.n * sizeof *names);
+    if (c->custom_headers.n || c->hide_headers.n) r->uses |= RT_SETS_FIELDS;
+    str_free(&fields);
+}
+
+static struct rt_span rc_put_field(struct str_builder *b, struct str name, struct str value)
+{
+    struct rt_span at = {.n = (uint32_t)(name.n + value.n + 4)};
+
+    at.at = rc_put_bytes(b, name.p, name.n);
+    str_put(b, S(": "));
+    str_put(b, value);
+    str_put(b, S("\r\n"));
+    return at;
+}
+
+/* limit-rps and limit-rpm as buckets. Up to the multiplier times the limit a client may be ahead. */
+static void rc_put_limits(struct rt_rules *r, const struct cfg *c, struct str owner)
+{
+    const struct { uint32_t limit, s; } rates[RT_RATES] = {[RT_RATE_SECOND] = {c->limit_rps, 1}, [RT_RATE_MINUTE] = {c->limit_rpm, 60}};
+
+    for (int i = 0; i < RT_RATES; i++) {
+        if (!rates[i].limit) continue;
+        r->rate[i].each = (uint64_t)LM_TICKS_PER_S * rates[i].s / rates[i].limit;
+        r->rate[i].slack = r->rate[i].each * rates[i].limit * c->limit_burst_multiplier;
+        r->uses |= RT_LIMITS_RATE;
+    }
+    r->connections = c->limit_connections;
+    if (r->connections) r->uses |= RT_LIMITS_CONNECTIONS;
+    if (r->uses & (RT_LIMITS_RATE | RT_LIMITS_CONNECTIONS)) r->route = str_hash(owner);
+}
+
+/* The request rules that the settings ask for, in the scratch arena; NULL when they ask for none. owner: whose limits they are. */
+static struct rt_rules *rc_rules_of(struct rc *rc, const struct cfg *c, struct str owner)
+{
+    static const uint16_t statuses[] = {301, 302, 303, 307, 308}; /* as the options have them */
+    struct str to = c->temporal_redirect.n ? c->temporal_redirect : c->permanent_redirect, prefix = c->path_replace_prefix;
+    struct str_builder b = str_growing();
+    struct rt_rules r = {0}, *out = NULL;
+
+    if (!(c->denylist_source_range.n || c->whitelist_source_range.n || c->limit_rps || c->limit_rpm || c->limit_connections || to.n || prefix.n ||
+          c->path_strip_prefix || c->custom_headers.n || c->hide_headers.n))
+        return NULL;
+    str_put(&b, str_of(&r, sizeof r));
+    r.denied = rc_put_ranges(rc, &b, &c->denylist_source_range);
+    r.allowed = rc_put_ranges(rc, &b, &c->whitelist_source_range);
+    if (r.denied.n) r.uses |= RT_DENIES;
+    if (r.allowed.n) r.uses |= RT_ALLOWS;
+    rc_put_limits(&r, c, owner);
+    if (r.route) r.exempt = rc_put_ranges(rc, &b, &c->limit_allowlist);
+    if (to.n) {
+        r.uses |= RT_REDIRECTS;
+        r.redirect_status = statuses[c->temporal_redirect.n ? c->temporal_redirect_code : c->permanent_redirect_code];
+        r.location = rc_put_field(&b, S("Location"), to);
+    }
+    if (prefix.n || c->path_strip_prefix) {
+        r.uses |= RT_REWRITES;
+        if (prefix.n && prefix.p[prefix.n - 1] == '/') prefix.n--;
+        r.prefix = rc_put_text(&b, prefix);
+        if (c->x_forwarded_prefix.n) r.forwarded_prefix = rc_put_field(&b, S("X-Forwarded-Prefix"), c->x_forwarded_prefix);
+    }
+    rc_put_fields(rc, &b, &r, c);
+    out = mem_arena_alloc(&rc->scratch, b.n);
+    r.size = (uint32_t)b.n;
+    memcpy(out, b.p, b.n);
+    memcpy(out, &r, sizeof r);
+    lm_open(r.uses);
+    str_free(&b);
+    return out;
+}
+
 /* A rule on its way into a host block; the first in order wins. */
 struct rc_rule {
     struct rt_rule rule;
@@ -12322,10 +12813,12 @@ static uint32_t rc_tunnel_ms(const struct cfg *c)
     return ms > PX_TUNNEL_MS ? ms : PX_TUNNEL_MS;
 }
 
-static struct rt_policy *rc_policy_of(struct rc *rc, const struct cfg *c)
+/* The policy of a rule that belongs to `owner` and has its path. */
+static struct rt_policy *rc_policy_of(struct rc *rc, const struct cfg *c, struct str owner)
 {
     struct rt_policy *p = mem_arena_zero(&rc->scratch, sizeof *p); /* padding too: equal policies are found by their bytes */
 
+    p->rules = rc_rules_of(rc, c, owner);
     p->body_bytes = c->body_bytes;
     p->connect_ms = c->proxy_connect_ms;
     p->send_ms = c->proxy_send_ms;
@@ -12364,25 +12857,38 @@ static void rc_add_routes(struct rc *rc, struct rc_host *h)
 {
     for (uint32_t i = 0; i < h->routes.n; i++) {
         const struct cfg_route *t = rc_list_items(&h->routes)[i];
-        struct rc_backend *b = rc_backend_of_file(rc, t->backend, t);
+        struct rc_backend *b = t->backend.n ? rc_backend_of_file(rc, t->backend, t) : NULL;
         struct cfg eff = *rc->cfg;
 
-        rc_apply_values(&eff, t->values, t->nvalues);
-        b->user = h;
-        rc_add_rule(rc, (struct rt_rule){.path = t->path, .type = t->exact ? RT_EXACT : RT_PREFIX, .backend = b->slot,
-                                         .policy = rc_policy_of(rc, &eff), .name = t->name});
+        rc_apply_values(rc, &eff, t->values, t->nvalues);
+        if (b) b->user = h;
+        rc_add_rule(rc, (struct rt_rule){.path = t->path, .type = t->exact ? RT_EXACT : RT_PREFIX, .backend = b ? b->slot : RT_NO_BACKEND,
+                                         .policy = rc_policy_of(rc, &eff, t->name), .name = t->name});
     }
 }
 
-/* Applies the Ingress's annotations to eff. With tell, says which ones do nothing. */
+/* Applies one annotation to eff, or leaves it as it was. 0, or -1 with why. */
+static int rc_apply_annotation(struct rc *rc, struct cfg *eff, int option, struct str value, struct log_err *err)
+{
+    struct cfg now = *eff;
+
+    cfg_reset(&now, option);
+    if (cfg_set(&now, &rc->scratch, option, value, err) < 0) return -1;
+    *eff = now;
+    return 0;
+}
+
+/* Applies the Ingress's annotations to eff. With tell, says which ones do nothing. A bad access list lets nobody in. */
 static void rc_apply_annotations(struct rc *rc, struct rc_host *h, const struct obj_ingress *ing, struct cfg *eff, bool tell)
 {
     static const struct { const char *text; uint8_t n; } prefixes[] = {{"nginx.ingress.kubernetes.io/", 28}, {"ramjet.io/", 10}};
+    bool closed = false;
+    struct log_err err;
 
     for (size_t k = 0; k < RJ_COUNT(prefixes); k++)
         for (uint32_t i = 0; i < ing->nannotations; i++) {
             const struct obj_pair *a = &ing->annotations[i];
-            struct log_err err;
+            bool list;
             int option;
 
             if (!str_starts(a->name, str_of(prefixes[k].text, prefixes[k].n))) continue;
@@ -12391,10 +12897,14 @@ static void rc_apply_annotations(struct rc *rc, struct rc_host *h, const struct 
                 if (tell) rc_warn_host(rc, h, "ingress " STR_FMT ": annotation " STR_FMT " is not supported", STR_ARG(ing->o.key), STR_ARG(a->name));
                 continue;
             }
-            if (!str_trim(a->value).n) continue;
-            if (cfg_set(eff, NULL, option, a->value, &err) < 0 && tell)
-                rc_warn_host(rc, h, "ingress " STR_FMT ": annotation " STR_FMT ": %s; it is not used", STR_ARG(ing->o.key), STR_ARG(a->name), err.text);
+            if (!str_trim(a->value).n || rc_apply_annotation(rc, eff, option, a->value, &err) == 0) continue;
+            list = option == CFG_O_denylist_source_range || option == CFG_O_whitelist_source_range;
+            closed |= list;
+            if (tell)
+                rc_warn_host(rc, h, "ingress " STR_FMT ": annotation " STR_FMT ": %s; %s", STR_ARG(ing->o.key), STR_ARG(a->name), err.text,
+                             list ? "all clients get 403" : "it is not used");
         }
+    if (closed && rc_apply_annotation(rc, eff, CFG_O_whitelist_source_range, S("255.255.255.255"), &err) < 0) RJ_CHECK(false); /* nobody's address */
 }
 
 /* Says what keeps the backend from being reached, when something does. */
@@ -12457,7 +12967,7 @@ static void rc_add_ingress(struct rc *rc, struct rc_host *h, const struct obj_in
     struct cfg eff = *rc->cfg;
 
     rc_apply_annotations(rc, h, ing, &eff, first);
-    policy = rc_policy_of(rc, &eff);
+    policy = rc_policy_of(rc, &eff, ing->o.key);
     set = rc_settings_of(&eff);
     for (uint32_t i = 0; i < ing->nrules; i++) {
         const struct obj_rule *r = &ing->rules[i];
@@ -12533,7 +13043,7 @@ static void rc_add_fallback(struct rc *rc, struct rc_host *h, const struct obj_i
         rc_apply_annotations(rc, h, ing, &eff, !ing->nrules);
         set = rc_settings_of(&eff);
         rule.name = ing->o.key;
-        rule.policy = rc_policy_of(rc, &eff);
+        rule.policy = rc_policy_of(rc, &eff, rule.name);
         rule.backend = rc_slot_of(rc, h, ing, &ing->fallback, &set, "spec.defaultBackend");
         rc_add_rule(rc, rule);
         return;
@@ -12554,7 +13064,7 @@ static void rc_add_fallback(struct rc *rc, struct rc_host *h, const struct obj_i
     }
     if (b) b->user = h;
     if (b) rule.backend = b->slot;
-    rule.policy = rc_policy_of(rc, rc->cfg);
+    rule.policy = rc_policy_of(rc, rc->cfg, rule.name);
     rc_add_rule(rc, rule);
 }
 
@@ -12722,6 +13232,7 @@ static void rc_fini(struct rc *rc)
     mem_free(rc->rules);
     mem_free(rc->endpoints);
     mem_free(rc->hashes);
+    lm_close();
     if (rc->cfg) cfg_put(rc->cfg);
     *rc = (struct rc){0};
 }
@@ -13138,8 +13649,8 @@ static void up_fini(struct up *up)
  * mw_ : Middleware
  *
  * Owns:    struct mw_ctx; the table MW_STEPS.
- * Calls:   str_ http_
- * Threads: workers; pure but for what mw_ctx marks as out.
+ * Calls:   str_ http_ rt_ lm_
+ * Threads: workers; pure but for what mw_ctx marks as out and what lm_ counts.
  * Rules:   1. A step is one table row and answers CONTINUE, ANSWER or WAIT.
  *          2. No step touches a socket.
  * ========================================================================== */
@@ -13176,6 +13687,48 @@ static enum mw_verdict mw_client(struct mw_ctx *m)
     return MW_CONTINUE;
 }
 
+static enum mw_verdict mw_refuse(struct mw_ctx *m, enum px_error error, const char *why)
+{
+    m->error = (uint8_t)error;
+    m->why = why;
+    return MW_ANSWER;
+}
+
+static enum mw_verdict mw_access(struct mw_ctx *m)
+{
+    const struct rt_rules *r = m->rule->policy->rules;
+
+    if (r->denied.n && rt_rules_hold(r, r->denied, &m->client)) return mw_refuse(m, PX_DENIED, "denylist-source-range");
+    if (r->allowed.n && !rt_rules_hold(r, r->allowed, &m->client)) return mw_refuse(m, PX_DENIED, "whitelist-source-range");
+    return MW_CONTINUE;
+}
+
+/* A request that one of two rates refuses uses nothing of the other. */
+static enum mw_verdict mw_rate(struct mw_ctx *m)
+{
+    const struct rt_rules *r = m->rule->policy->rules;
+    uint64_t key = lm_key(&m->client, r->route), now = lm_ticks(m->now_ns), wait;
+
+    if (r->exempt.n && rt_rules_hold(r, r->exempt, &m->client)) return MW_CONTINUE;
+    for (int i = 0; i < RT_RATES; i++) {
+        if (!r->rate[i].each || !(wait = lm_take(key + 2 * (uint64_t)i, &r->rate[i], now))) continue;
+        if (i && r->rate[0].each) lm_give(key, &r->rate[0]);
+        m->retry_after_s = (uint32_t)((wait + LM_TICKS_PER_S - 1) / LM_TICKS_PER_S);
+        return mw_refuse(m, PX_LIMIT_RATE, i == RT_RATE_SECOND ? "limit-rps" : "limit-rpm");
+    }
+    return MW_CONTINUE;
+}
+
+static enum mw_verdict mw_connections(struct mw_ctx *m)
+{
+    const struct rt_rules *r = m->rule->policy->rules;
+
+    if (r->exempt.n && rt_rules_hold(r, r->exempt, &m->client)) return MW_CONTINUE;
+    return lm_enter(lm_key(&m->client, r->route), r->connections, &m->place) ? MW_CONTINUE : mw_refuse(m, PX_LIMIT_CONNECTIONS, "limit-connections");
+}
+
+static enum mw_verdict mw_redirect(struct mw_ctx *m) { return mw_refuse(m, PX_REDIRECT, NULL); }
+
 static enum mw_verdict mw_body(struct mw_ctx *m)
 {
     uint64_t limit = m->rule->policy->body_bytes;
@@ -13192,21 +13745,40 @@ static enum mw_verdict mw_backend(struct mw_ctx *m)
     return MW_ANSWER;
 }
 
+/* The path that was routed, which the rule's path begins, element by element: what stands behind that stays. Were that to begin with //,
+ * it could be read as an authority, and as a path that other rules are for: refused. */
+static enum mw_verdict mw_rewrite(struct mw_ctx *m)
+{
+    const struct rt_rules *r = m->rule->policy->rules;
+    struct str path = m->path.n ? m->path : S("/"), rest = str_from(path, m->rule->path.n);
+
+    m->prefix = rt_rules_text(r, r->prefix);
+    if (!m->prefix.n && str_starts(rest, S("//"))) return mw_refuse(m, PX_BAD_REQUEST, "path begins with // once its prefix is stripped");
+    m->path = m->prefix.n || rest.n ? rest : S("/");
+    m->rewritten = true;
+    return MW_CONTINUE;
+}
+
 static const struct {
     const char *name;
     enum mw_verdict (*step)(struct mw_ctx *m);
+    uint16_t uses;
 } mw_steps[] = {
-#define X(name, step) {name, step},
+#define X(name, step, uses) {name, step, uses},
     MW_STEPS(X)
 #undef X
 };
 
-/* Runs the steps from *at on. MW_WAIT leaves *at at the step that waits. */
+/* Runs the steps from *at on that the rule has a use for. MW_WAIT leaves *at at the step that waits. */
 static enum mw_verdict mw_run(struct mw_ctx *m, uint32_t *at)
 {
-    for (; *at < RJ_COUNT(mw_steps); (*at)++) {
-        enum mw_verdict v = mw_steps[*at].step(m);
+    uint16_t uses = m->rule->policy->rules ? m->rule->policy->rules->uses : 0;
 
+    for (; *at < RJ_COUNT(mw_steps); (*at)++) {
+        enum mw_verdict v;
+
+        if (mw_steps[*at].uses && !(mw_steps[*at].uses & uses)) continue;
+        v = mw_steps[*at].step(m);
         if (v != MW_CONTINUE) return v;
     }
     return MW_CONTINUE;
@@ -13215,8 +13787,8 @@ static enum mw_verdict mw_run(struct mw_ctx *m, uint32_t *at)
 /* ============================================================================
  * fw_ : Heads as they leave
  *
- * Owns:    struct fw_request, struct fw_response.
- * Calls:   str_ clk_ http_ h1_
+ * Owns:    struct fw_request, struct fw_response, struct fw_answer.
+ * Calls:   str_ clk_ http_ h1_ rt_
  * Threads: workers; pure.
  * Rules:   1. Framing fields are regenerated, never copied; hop-by-hop fields do not pass.
  *          2. Forwarding fields of a peer that is not trusted are replaced, in all their spellings.
@@ -13288,7 +13860,7 @@ static void fw_put_forwarded(struct str_builder *sb, struct fw_request *r, uint6
 static bool fw_keeps(const struct fw_request *r, uint8_t id)
 {
     return r->trusted && (id == HTTP_F_X_FORWARDED_HOST || id == HTTP_F_X_FORWARDED_PORT || id == HTTP_F_X_FORWARDED_PROTO ||
-                          id == HTTP_F_X_FORWARDED_SCHEME || id == HTTP_F_FORWARDED);
+                          id == HTTP_F_X_FORWARDED_SCHEME || id == HTTP_F_FORWARDED || (id == HTTP_F_X_FORWARDED_PREFIX && !r->forwarded_prefix.n));
 }
 
 static void fw_put_request_line(struct str_builder *sb, struct fw_request *r)
@@ -13296,8 +13868,8 @@ static void fw_put_request_line(struct str_builder *sb, struct fw_request *r)
     const struct http_msg *m = r->msg;
     bool asterisk = m->method == HTTP_OPTIONS && m->target_n == 1 && r->head[m->target_at] == '*';
 
-    h1_put_request_line(sb, str_of(r->head + m->method_at, m->method_n), asterisk ? S("*") : r->path.n ? r->path : S("/"),
-                        str_of(r->head + m->query_at, m->query_n), m->has_query);
+    h1_put_request_line(sb, str_of(r->head + m->method_at, m->method_n), asterisk ? S("") : r->prefix,
+                        asterisk ? S("*") : r->path.n || r->prefix.n ? r->path : S("/"), str_of(r->head + m->query_at, m->query_n), m->has_query);
     r->target_at = m->method_n + 1;
     r->target_n = (uint32_t)sb->n - r->target_at - 11; /* without ` HTTP/1.1` and CRLF */
     str_put(sb, S("Host: "));
@@ -13329,6 +13901,7 @@ static void fw_put_request(struct str_builder *sb, struct fw_request *r)
     else if (m->framing == HTTP_BODY_CHUNKED) str_put(sb, S("Transfer-Encoding: chunked\r\n"));
     if (m->upgrade) str_put(sb, S("Connection: upgrade\r\nUpgrade: websocket\r\n"));
     fw_put_forwarded(sb, r, seen);
+    str_put(sb, r->forwarded_prefix);
     if (!r->request_id.n && r->cfg->generate_request_id) {
         str_put(sb, S("X-Request-ID: "));
         r->request_id = str_of(sb->p + sb->n, sizeof r->id);
@@ -13336,6 +13909,20 @@ static void fw_put_request(struct str_builder *sb, struct fw_request *r)
         str_put(sb, S("\r\n"));
     }
     str_put(sb, S("\r\n"));
+}
+
+/* Marks the fields as dropped that the route sets or hides. */
+static void fw_take_fields(const struct fw_response *r)
+{
+    const struct rt_span *names = rt_rules_at(r->rules, r->rules->names);
+
+    for (uint32_t i = 0; i < r->msg->nfields; i++) {
+        struct http_field *f = &r->msg->field[i];
+
+        if (r->rules->taken >> f->id & 1) f->drop = true;
+        for (uint32_t k = 0; !f->id && k < r->rules->names.n; k++)
+            if (str_ieq(str_of(r->head + f->name_at, f->name_n), rt_rules_text(r->rules, names[k]))) f->drop = true;
+    }
 }
 
 /* A response head, final or interim. Marks fields of msg as dropped that do not pass. */
@@ -13351,7 +13938,9 @@ static void fw_put_response(struct str_builder *sb, const struct fw_response *r)
         if (f->id == HTTP_F_CONTENT_LENGTH && r->pass_length) continue;
         if (http_field_flags(f->id) & HTTP_FRAME || (f->id == HTTP_F_SERVER && !r->server_field)) f->drop = true;
     }
+    if (r->rules) fw_take_fields(r);
     h1_put_kept(sb, m, r->head);
+    if (r->rules && (m->status >= 200 || r->upgrade)) str_put(sb, rt_rules_text(r->rules, r->rules->fields));
     if (r->upgrade) {
         str_put(sb, S("Connection: upgrade\r\nUpgrade: websocket\r\n\r\n"));
         return;
@@ -13378,22 +13967,29 @@ static void fw_put_date(struct str_builder *sb, uint64_t wall_ms)
              months + ((iso[5] - '0') * 10 + iso[6] - '0' - 1) * 3, iso, iso + 11);
 }
 
+/* Bytes that an answer of our own needs beyond FL_ANSWER_MAX. */
+static size_t fw_answer_more(const struct rt_rules *r) { return r ? (size_t)r->location.n + r->fields.n : 0; }
+
 /* One of our own answers, head and text; nothing behind the head for HEAD requests. */
-static void fw_put_answer(struct str_builder *sb, unsigned status, bool head_only, bool keep, uint8_t minor, bool server_tokens)
+static void fw_put_answer(struct str_builder *sb, const struct fw_answer *a)
 {
-    struct str reason = http_reason(status);
+    struct str reason = http_reason(a->status);
+    uint64_t own = a->rules ? a->rules->own : 0;
     size_t n = 3 + 1 + reason.n + 1;
 
-    str_putf(sb, "HTTP/1.1 %u " STR_FMT "\r\n", status, STR_ARG(reason));
+    str_putf(sb, "HTTP/1.1 %u " STR_FMT "\r\n", a->status, STR_ARG(reason));
     fw_put_date(sb, clk_wall_ms());
-    if (server_tokens) str_put(sb, S("Server: ramjet\r\n"));
-    str_put(sb, S("Content-Type: text/plain; charset=utf-8\r\n"));
-    if (status == 405) str_put(sb, S("Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"));
+    if (a->server_tokens && !(own >> HTTP_F_SERVER & 1)) str_put(sb, S("Server: ramjet\r\n"));
+    if (!(own >> HTTP_F_CONTENT_TYPE & 1)) str_put(sb, S("Content-Type: text/plain; charset=utf-8\r\n"));
+    if (a->status == 405) str_put(sb, S("Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"));
+    if (a->retry_after_s) str_putf(sb, "Retry-After: %u\r\n", a->retry_after_s);
+    if (a->redirect) str_put(sb, rt_rules_text(a->rules, a->rules->location));
+    if (a->rules) str_put(sb, rt_rules_text(a->rules, a->rules->fields));
     fw_put_length(sb, n);
-    if (!keep) str_put(sb, S("Connection: close\r\n"));
-    else if (minor == 0) str_put(sb, S("Connection: keep-alive\r\n"));
+    if (!a->keep) str_put(sb, S("Connection: close\r\n"));
+    else if (a->minor == 0) str_put(sb, S("Connection: keep-alive\r\n"));
     str_put(sb, S("\r\n"));
-    if (!head_only) str_putf(sb, "%u " STR_FMT "\n", status, STR_ARG(reason));
+    if (!a->head_only) str_putf(sb, "%u " STR_FMT "\n", a->status, STR_ARG(reason));
 }
 
 /* ============================================================================
@@ -13853,7 +14449,10 @@ static void al_count_error(enum px_error error)
     switch (error) {
     case PX_BAD_REQUEST: case PX_EXPECT: case PX_METHOD: case PX_VERSION: mtr_add(MTR_REFUSED_BAD, 1); break;
     case PX_BODY_LIMIT: mtr_add(MTR_REFUSED_BODY, 1); break;
+    case PX_DENIED: mtr_add(MTR_REFUSED_DENIED, 1); break;
     case PX_HEAD_LIMIT: case PX_LINE_LIMIT: mtr_add(MTR_REFUSED_HEAD, 1); break;
+    case PX_LIMIT_CONNECTIONS: mtr_add(MTR_REFUSED_CONNECTIONS, 1); break;
+    case PX_LIMIT_RATE: mtr_add(MTR_REFUSED_RATE, 1); break;
     case PX_MEMORY: mtr_add(MTR_REFUSED_MEMORY, 1); break;
     case PX_NO_ROUTE: case PX_NOT_READY: mtr_add(MTR_REFUSED_NO_ROUTE, 1); break;
     case PX_BODY_TIMEOUT: case PX_HEADER_TIMEOUT: case PX_CLIENT_TIMEOUT: mtr_add(MTR_REFUSED_TIMEOUT, 1); break;
@@ -13862,7 +14461,7 @@ static void al_count_error(enum px_error error)
     case PX_CONNECT_TIMEOUT: case PX_READ_TIMEOUT: case PX_SEND_TIMEOUT: mtr_add(MTR_UP_TIMEOUT, 1); break;
     case PX_UPSTREAM_CLOSED: mtr_add(MTR_UP_RESET, 1); break;
     case PX_UPSTREAM_PROTOCOL: mtr_add(MTR_UP_PROTOCOL, 1); break;
-    case PX_OK: case PX_CLIENT_CLOSED: case PX_SHUTDOWN: case PX_TUNNEL_TIMEOUT: case PX_ERROR_COUNT: break;
+    case PX_OK: case PX_CLIENT_CLOSED: case PX_REDIRECT: case PX_SHUTDOWN: case PX_TUNNEL_TIMEOUT: case PX_ERROR_COUNT: break;
     }
 }
 
@@ -13965,7 +14564,7 @@ static void al_record(struct px_req *r)
  * px_ : Client connection, request, tunnel
  *
  * Owns:    struct px, struct px_conn, struct px_req.
- * Calls:   sys_ mem_ str_ map_ clk_ log_ mtr_ io_ http_ h1_ pp_ rt_ up_ mw_ fw_ fl_ al_
+ * Calls:   sys_ mem_ str_ map_ clk_ log_ mtr_ io_ http_ h1_ pp_ rt_ lm_ up_ mw_ fw_ fl_ al_
  * Threads: workers; a connection and its requests never leave their worker.
  * Rules:   1. One state, one response and one log line per request.
  *          2. Buffered bytes of a direction are bounded: above PX_HIGH its source is stopped.
@@ -14015,10 +14614,19 @@ static void px_release_lease(struct px_req *r)
     r->snap = NULL;
     r->backend = NULL;
     r->cfg = NULL;
+    r->policy.rules = NULL;
+}
+
+/* The request is under way no more. */
+static void px_leave(struct px_req *r)
+{
+    if (r->place) lm_leave(r->place);
+    r->place = NULL;
 }
 
 static void px_req_free(struct px_req *r)
 {
+    px_leave(r);
     px_release_lease(r);
     fl_fini(r, &r->up_flow);
     fl_fini(r, &r->down_flow);
@@ -14085,12 +14693,30 @@ static bool px_is_short(const struct px_req *r)
     return r->up_flow.body.framing == HTTP_BODY_LENGTH && r->up_flow.body.left <= PX_SKIP_MAX && !r->expect && !r->holding;
 }
 
+/* Queues our own answer. Small as it is, it does not count against memory-limit: that must be told. False without memory. */
+static bool px_put_answer(struct px_req *r)
+{
+    const struct rt_rules *rules = r->policy.rules;
+    struct fw_answer answer = {.status = r->status, .head_only = r->method == HTTP_HEAD, .keep = r->keep, .server_tokens = r->w->px.server_tokens,
+                               .minor = r->minor, .retry_after_s = r->error == PX_LIMIT_RATE ? r->retry_after_s : 0,
+                               .redirect = r->error == PX_REDIRECT, .rules = rules};
+    uint32_t room = FL_ANSWER_MAX + (uint32_t)fw_answer_more(rules);
+    struct px_flow *f = &r->down_flow;
+    uint8_t *at = fl_gather_room(r, f, room);
+    struct str_builder sb;
+
+    if (!at && !(f->tail = mem_buf_alloc(room))) return false;
+    sb = str_fixed(at ? at : f->tail->data, room);
+    fw_put_answer(&sb, &answer);
+    fl_gathered(r, f, (uint32_t)sb.n);
+    return true;
+}
+
 /* Answers the request ourselves. When response bytes are already out, the connection is cut instead: half an answer must not look whole. */
 static void px_refuse(struct px_req *r, enum px_error error)
 {
+    const struct rt_rules *rules = r->policy.rules;
     struct px_flow *f = &r->down_flow;
-    struct str_builder sb;
-    uint8_t *at;
 
     if (r->head_sent || r->aborted || r->state == PX_REFUSED) {
         px_abort(r, error);
@@ -14100,7 +14726,7 @@ static void px_refuse(struct px_req *r, enum px_error error)
     px_drop_upstream(r);
     if (r->state == PX_WAIT_HEAD) r->method = r->head.msg.method; /* as far as it was read: nothing may follow the head for HEAD */
     r->error = (uint8_t)error;
-    r->status = al_errors[error].status;
+    r->status = error == PX_REDIRECT ? rules->redirect_status : al_errors[error].status;
     al_count_error(error);
     if (r->state == PX_WAIT_HEAD || px_is_distrust(error) || (!r->up_flow.done && !px_is_short(r))) r->keep = false;
     if (r->w->px.leaving || r->upgrade) r->keep = false; /* what follows an upgrade may be no HTTP */
@@ -14109,13 +14735,10 @@ static void px_refuse(struct px_req *r, enum px_error error)
     r->state = PX_REFUSED;
     r->head_sent = true;
     f->chunked = false;
-    if (!(at = fl_gather_room(r, f, FL_ANSWER_MAX))) {
+    if (!px_put_answer(r)) {
         px_abort(r, PX_MEMORY);
         return;
     }
-    sb = str_fixed(at, FL_ANSWER_MAX);
-    fw_put_answer(&sb, r->status, r->method == HTTP_HEAD, r->keep, r->minor, r->w->px.server_tokens);
-    fl_gathered(r, f, (uint32_t)sb.n);
     f->bytes = r->method == HTTP_HEAD ? 0 : 5 + http_reason(r->status).n;
     f->done = true;
     f->out_ms = fl_now_ms(r);
@@ -14327,17 +14950,19 @@ static uint64_t px_id_word(struct px *px, int i)
 }
 
 /* Writes the head that goes upstream into r->sent and notes what the log needs of it. False without memory. */
-static bool px_write_request(struct px_req *r, const uint8_t *head, uint32_t head_n, struct str path, struct mw_ctx *m)
+static bool px_write_request(struct px_req *r, const uint8_t *head, uint32_t head_n, struct mw_ctx *m)
 {
+    const struct rt_rules *rules = m->rewritten ? r->policy.rules : NULL;
     struct http_msg *msg = &r->head.msg;
-    uint32_t room = head_n + 640;
-    struct fw_request fw = {.cfg = r->cfg, .msg = msg, .head = head, .path = path, .host = str_of(head + msg->host_at, msg->host_n), .client = &m->client,
-                            .peer = &r->c->peer, .port = r->c->port, .scheme = r->c->transport->scheme, .trusted = m->trusted};
+    uint32_t room = head_n + 640 + (rules ? rules->prefix.n + rules->forwarded_prefix.n : 0);
+    struct fw_request fw = {.cfg = r->cfg, .msg = msg, .head = head, .path = m->path, .prefix = m->prefix, .host = str_of(head + msg->host_at, msg->host_n),
+                            .client = &m->client, .peer = &r->c->peer, .port = r->c->port, .scheme = r->c->transport->scheme, .trusted = m->trusted};
     struct str_builder id = str_fixed(fw.id, sizeof fw.id), sb;
     const uint8_t *d;
 
     str_put_hex(&id, px_id_word(&r->w->px, 0), 16);
     str_put_hex(&id, px_id_word(&r->w->px, 1), 16);
+    if (rules) fw.forwarded_prefix = rt_rules_text(rules, rules->forwarded_prefix);
     r->sent = room <= MEM_SMALL_BYTES - sizeof(struct mem_buf) ? mem_buf_new(&r->w->loop.small) : mem_buf_heap(&r->w->loop.small, room + PX_COPY_MAX);
     if (!r->sent) return false;
     sb = str_fixed(r->sent->data, r->sent->cap);
@@ -14348,6 +14973,7 @@ static bool px_write_request(struct px_req *r, const uint8_t *head, uint32_t hea
     r->log_target = str_of(d + fw.target_at, fw.target_n);
     r->log_host = str_of(d + fw.host_at, fw.host_n);
     r->log_id = al_keep(r, fw.request_id, 128);
+    if (rules) r->log_target = al_keep(r, str_of(head + msg->target_at, msg->target_n), 150); /* what the client asked for */
     if (r->w->px.combined) r->log_agent = al_keep(r, fw.agent, 100);
     r->up_flow.tail = mem_buf_get(r->sent);
     r->sent->len = 0;
@@ -14382,12 +15008,11 @@ static enum px_error px_route(struct px_req *r, const uint8_t *head, struct str 
 /* Routes, runs the middleware, writes the head that goes upstream. PX_OK, or what is to be answered. */
 static enum px_error px_prepare(struct px_req *r, const uint8_t *head, uint32_t n, struct mem_buf **room)
 {
-    struct mw_ctx m = {.msg = &r->head.msg, .head = head, .peer = &r->c->peer};
+    struct mw_ctx m = {.msg = &r->head.msg, .head = head, .peer = &r->c->peer, .now_ns = fl_now_ns(r)};
     enum mw_verdict verdict;
     struct rt_match match;
-    struct str path;
     uint32_t at = 0;
-    enum px_error error = px_route(r, head, &path, room, &match);
+    enum px_error error = px_route(r, head, &m.path, room, &match);
 
     if (error) return error;
     px_take_rule(r, &match);
@@ -14396,8 +15021,11 @@ static enum px_error px_prepare(struct px_req *r, const uint8_t *head, uint32_t 
     m.backend = match.backend;
     verdict = mw_run(&m, &at);
     if (m.client.family) r->client = m.client;
-    if (verdict != MW_CONTINUE) return (enum px_error)m.error;
-    return px_write_request(r, head, n, path, &m) ? PX_OK : PX_MEMORY;
+    r->place = m.place;
+    if (verdict == MW_CONTINUE) return px_write_request(r, head, n, &m) ? PX_OK : PX_MEMORY;
+    r->why = m.why;
+    r->retry_after_s = m.retry_after_s;
+    return (enum px_error)m.error;
 }
 
 /* The head of n bytes at head is complete: chooses an endpoint, or waits for the content first. */
@@ -14603,8 +15231,9 @@ static bool px_write_response(struct px_req *r, const uint8_t *head, uint32_t n,
     struct px_flow *f = &r->down_flow;
     bool bodyless = r->method == HTTP_HEAD || m->status == 304;
     struct fw_response fw = {.msg = m, .head = head, .framing = m->framing, .length = m->length, .minor = r->minor, .server_field = r->server_field,
-                             .keep = r->keep, .no_length = m->status < 200 || m->status == 204, .pass_length = final && bodyless, .upgrade = m->status == 101};
-    uint32_t room = n + 256;
+                             .keep = r->keep, .no_length = m->status < 200 || m->status == 204, .pass_length = final && bodyless, .upgrade = m->status == 101,
+                             .rules = r->policy.rules};
+    uint32_t room = n + 256 + (fw.rules ? fw.rules->fields.n : 0);
     struct str_builder sb;
     uint8_t *at;
 
@@ -14844,6 +15473,7 @@ static void px_finish(struct px_req *r, struct px_next *next)
 
     *next = (struct px_next){.src = r->up_flow.src};
     r->state = PX_FINISHED;
+    px_leave(r);
     px_finish_upstream(r);
     al_record(r);
     if (tunnel) mtr_move(MTR_TUNNELS_OPEN, -1);

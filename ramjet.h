@@ -315,10 +315,13 @@ struct log_err {
     X(BYTES_OUT,            "ramjet_sent_bytes_total",               "",                       "Bytes sent to clients")               \
     X(REFUSED_BAD,          "ramjet_refused_total",                  "reason=\"bad_request\"", "Requests refused by reason")          \
     X(REFUSED_BODY,         "ramjet_refused_total",                  "reason=\"body_limit\"",  "")                                    \
+    X(REFUSED_CONNECTIONS,  "ramjet_refused_total",                  "reason=\"connection_limit\"", "")                               \
+    X(REFUSED_DENIED,       "ramjet_refused_total",                  "reason=\"denied\"",      "")                                    \
     X(REFUSED_HEAD,         "ramjet_refused_total",                  "reason=\"head_limit\"",  "")                                    \
     X(REFUSED_MEMORY,       "ramjet_refused_total",                  "reason=\"memory\"",      "")                                    \
     X(REFUSED_NO_ROUTE,     "ramjet_refused_total",                  "reason=\"no_route\"",    "")                                    \
     X(REFUSED_PROXY,        "ramjet_refused_total",                  "reason=\"proxy_header\"", "")                                   \
+    X(REFUSED_RATE,         "ramjet_refused_total",                  "reason=\"rate_limit\"",  "")                                    \
     X(REFUSED_TIMEOUT,      "ramjet_refused_total",                  "reason=\"timeout\"",     "")                                    \
     X(RETRIES,              "ramjet_upstream_retries_total",         "",                       "Requests sent to another endpoint or again") \
     X(TUNNELS,              "ramjet_tunnels_total",                  "",                       "Connections switched by a 101")       \
@@ -744,6 +747,7 @@ enum { HTTP_HOP = 1, HTTP_FRAME = 2, HTTP_OWN = 4, HTTP_KEEP = 8 };
     X(X_FORWARDED_FOR,          "x-forwarded-for",          HTTP_OWN)   \
     X(X_FORWARDED_HOST,         "x-forwarded-host",         HTTP_OWN)   \
     X(X_FORWARDED_PORT,         "x-forwarded-port",         HTTP_OWN)   \
+    X(X_FORWARDED_PREFIX,       "x-forwarded-prefix",       HTTP_OWN)   \
     X(X_FORWARDED_PROTO,        "x-forwarded-proto",        HTTP_OWN)   \
     X(X_FORWARDED_SCHEME,       "x-forwarded-scheme",       HTTP_OWN)   \
     X(X_ORIGINAL_FORWARDED_FOR, "x-original-forwarded-for", HTTP_OWN)   \
@@ -998,10 +1002,14 @@ enum cfg_type {
     CFG_BUFFERS,                                         /* COUNT SIZE */
     CFG_CIDRS,                                           /* comma separated */
     CFG_ENUM,                                            /* one word of choices: its position; a word with ! is known but not built yet */
+    CFG_FIELD,                                           /* NAME: VALUE of a response, one a time */
     CFG_FLAGS,                                           /* words of choices: a bit each, by position */
     CFG_LIST,                                            /* comma separated words */
     CFG_LISTEN,                                          /* ADDRESS:PORT, :PORT, PORT, unix:/PATH, off */
+    CFG_LOCATION,                                        /* an absolute URL or path */
     CFG_MS,                                              /* a duration; choices 0: zero is allowed */
+    CFG_NAMES,                                           /* comma separated names of fields */
+    CFG_PATH,                                            /* kept in normal form */
     CFG_SIZE,                                            /* bytes; choices: LOW..HIGH */
     CFG_TEXT,
     CFG_UINT,                                            /* choices: LOW..HIGH */
@@ -1031,10 +1039,14 @@ struct cfg_listen {
 #define CFG_C_BUFFERS struct cfg_buffers
 #define CFG_C_CIDRS struct cfg_cidrs
 #define CFG_C_ENUM uint8_t
+#define CFG_C_FIELD struct cfg_list
 #define CFG_C_FLAGS uint16_t
 #define CFG_C_LIST struct cfg_list
 #define CFG_C_LISTEN struct cfg_listen
+#define CFG_C_LOCATION struct str
 #define CFG_C_MS uint32_t
+#define CFG_C_NAMES struct cfg_list
+#define CFG_C_PATH struct str
 #define CFG_C_SIZE uint64_t
 #define CFG_C_TEXT struct str                            /* NUL-terminated; p is NULL when empty and never set */
 #define CFG_C_UINT uint32_t
@@ -1071,8 +1083,12 @@ enum {
       "INI file")                                                                                                                      \
     X("controller-class",              controller_class,            TEXT,    "", "ramjet.io/ingress-controller", CFG_LIVE,             \
       "spec.controller of the IngressClasses that are ours; k8s.io/ingress-nginx takes over that one's classes")                       \
+    X("custom-headers",                custom_headers,              FIELD,   "", "", CFG_R | CFG_REPEAT,                               \
+      "NAME: VALUE to set in every answer, also Ramjet's own; may be repeated")                                                        \
     X("default-backend-service",       default_backend_service,     TEXT,    "", "", CFG_LIVE,                                         \
       "NAMESPACE/NAME[:PORT], or a [backend] in file mode, for what no rule matches; without it 404")                                  \
+    X("denylist-source-range",         denylist_source_range,       CIDRS,   "", "", CFG_R | CFG_REPEAT,                               \
+      "Clients that get 403, comma separated; wins over whitelist-source-range; may be repeated")                                      \
     X("disable-access-log",            disable_access_log,          BOOL,    "", "false", CFG_R,                                       \
       "No access log")                                                                                                                 \
     X("enable-underscores-in-headers", underscores_in_headers,      BOOL,    "", "false", CFG_LIVE,                                    \
@@ -1083,6 +1099,8 @@ enum {
       "max-fails failures within it take an endpoint out for as long")                                                                 \
     X("generate-request-id",           generate_request_id,         BOOL,    "", "true", CFG_LIVE,                                     \
       "X-Request-ID when the client sent none")                                                                                        \
+    X("hide-headers",                  hide_headers,                NAMES,   "", "", CFG_R | CFG_REPEAT,                               \
+      "Fields of the upstream's answers that do not pass, comma separated; may be repeated")                                           \
     X("history-size",                  history_size,                UINT,    "1..1000", "10", CFG_LIVE,                                \
       "Generations kept for a rollback")                                                                                               \
     X("http",                          http,                        LISTEN,  "", "0.0.0.0:8080", CFG_REPEAT,                           \
@@ -1099,6 +1117,16 @@ enum {
       "File that names the API server; in a pod the service account is used without it")                                               \
     X("large-client-header-buffers",   head_buffers,                BUFFERS, "", "4 8k", CFG_LIVE,                                     \
       "COUNT SIZE: the request line fits one buffer (414), the fields all of them (431)")                                              \
+    X("limit-allowlist",               limit_allowlist,             CIDRS,   "", "", CFG_R | CFG_REPEAT,                               \
+      "Clients without limits, comma separated; may be repeated (alias limit-whitelist)")                                              \
+    X("limit-burst-multiplier",        limit_burst_multiplier,      UINT,    "1..1000", "5", CFG_R,                                     \
+      "Requests that a client may be ahead of limit-rps and limit-rpm: so many times the limit")                                       \
+    X("limit-connections",             limit_connections,           UINT,    "0..1000000", "0", CFG_R,                                  \
+      "Requests (and tunnels) of one client under way at a time, 429 above; 0 is no limit")                                            \
+    X("limit-rpm",                     limit_rpm,                   UINT,    "0..1000000", "0", CFG_R,                                  \
+      "Requests of one client a minute, 429 above; 0 is no limit")                                                                     \
+    X("limit-rps",                     limit_rps,                   UINT,    "0..100000", "0", CFG_R,                                   \
+      "Requests of one client a second, 429 above; 0 is no limit")                                                                     \
     X("load-balance",                  load_balance,                ENUM,                                                              \
       "round_robin least_conn random ip_hash ewma", "round_robin", CFG_R | CFG_B,                                                      \
       "How an endpoint is chosen; random is the better of two")                                                                        \
@@ -1112,6 +1140,14 @@ enum {
       "Client connections of one worker; above it no more are accepted")                                                               \
     X("memory-limit",                  memory_limit,                SIZE,    "", "0", 0,                                               \
       "Ceiling for buffers of all workers, 503 above; 0 takes it from the cgroup limit")                                               \
+    X("path-replace-prefix",           path_replace_prefix,         PATH,    "", "", CFG_R,                                            \
+      "Path sent upstream in place of the path of the rule; wins over path-strip-prefix")                                              \
+    X("path-strip-prefix",             path_strip_prefix,           BOOL,    "", "false", CFG_R,                                       \
+      "The path of the rule is not sent upstream")                                                                                     \
+    X("permanent-redirect",            permanent_redirect,          LOCATION, "", "", CFG_R,                                           \
+      "URL or path to send clients to; the route needs no backend")                                                                    \
+    X("permanent-redirect-code",       permanent_redirect_code,     ENUM,    "301 302 303 307 308", "301", CFG_R,                       \
+      "Status of permanent-redirect")                                                                                                  \
     X("proxy-body-size",               body_bytes,                  SIZE,    "", "1m", CFG_R,                                          \
       "Largest request body, 413 above; 0 is no limit")                                                                                \
     X("proxy-buffer-size",             proxy_head_bytes,            SIZE,    "256..1m", "16k", CFG_R,                                  \
@@ -1152,6 +1188,10 @@ enum {
       "Folder of token, ca.crt and namespace, read again when they change")                                                            \
     X("shutdown-delay",                shutdown_delay_ms,           MS,      "0", "0s", CFG_LIVE,                                       \
       "Time between SIGTERM and the drain: not ready any more, but still accepting")                                                   \
+    X("temporal-redirect",             temporal_redirect,           LOCATION, "", "", CFG_R,                                           \
+      "As permanent-redirect, and wins over it")                                                                                       \
+    X("temporal-redirect-code",        temporal_redirect_code,      ENUM,    "301 302 303 307 308", "302", CFG_R,                       \
+      "Status of temporal-redirect")                                                                                                   \
     X("upstream-keepalive-connections", upstream_keepalive,         UINT,    "0..65535", "320", CFG_B,                                 \
       "Idle connections kept to one endpoint, per worker")                                                                             \
     X("upstream-keepalive-requests",   upstream_keepalive_requests, UINT,    "0..4294967295", "10000", CFG_B,                          \
@@ -1168,10 +1208,19 @@ enum {
       "Also take Ingresses that name no class")                                                                                        \
     X("watch-namespace",               watch_namespace,             LIST,    "", "", 0,                                                \
       "Namespaces to watch, comma separated; all when empty")                                                                          \
+    X("whitelist-source-range",        whitelist_source_range,      CIDRS,   "", "", CFG_R | CFG_REPEAT,                               \
+      "All other clients get 403, comma separated; may be repeated (alias allowlist-source-range)")                                    \
     X("worker-processes",              worker_processes,            AUTO,    "1..256", "auto", 0,                                      \
       "Workers (threads); auto is what the affinity mask and the cgroup quota leave")                                                  \
     X("worker-shutdown-timeout",       shutdown_ms,                 MS,      "0", "240s", CFG_LIVE,                                    \
-      "Longest drain after SIGTERM")
+      "Longest drain after SIGTERM")                                                                                                   \
+    X("x-forwarded-prefix",            x_forwarded_prefix,          PATH,    "", "", CFG_R,                                            \
+      "X-Forwarded-Prefix sent upstream when the path is stripped or replaced")
+
+/* Other names that ingress-nginx has for the same options. */
+#define CFG_ALIASES(X)                                    \
+    X("allowlist-source-range", whitelist_source_range)   \
+    X("limit-whitelist",        limit_allowlist)
 
 enum cfg_option {
 #define X(name, field, type, choices, fallback, where, help) CFG_O_##field,
@@ -1179,7 +1228,7 @@ enum cfg_option {
 #undef X
     CFG_OPTION_COUNT
 };
-static_assert(CFG_OPTION_COUNT <= 64, "struct cfg counts the given options in 64 bits");
+static_assert(CFG_OPTION_COUNT <= 256, "struct cfg_value holds an option in 8 bits");
 
 /* A row of the table, at run time. */
 struct cfg_info {
@@ -1193,6 +1242,7 @@ struct cfg_info {
  * log-level enum log_level, proxy-next-upstream RT_NEXT_*. */
 enum { CFG_ENGINE_AUTO, CFG_ENGINE_EPOLL, CFG_ENGINE_URING };
 enum { CFG_LOG_JSON, CFG_LOG_COMBINED };
+enum { CFG_FIELDS_MAX = 4096 };                          /* bytes of the fields that one route sets and hides */
 
 /* A value that a section gave to an option, checked when it was read. */
 struct cfg_value {
@@ -1224,7 +1274,7 @@ struct cfg {
 #define X(name, field, type, choices, fallback, where, help) CFG_C_##type field;
     CFG_OPTIONS(X)
 #undef X
-    uint64_t given;                                      /* bit of every option that was set by anybody */
+    bool given[CFG_OPTION_COUNT];                        /* set by anybody */
     uint64_t digest;                                     /* of the settings that a reload applies */
     uint64_t value_digest[CFG_OPTION_COUNT];             /* of the text that each option got */
     bool cluster;                                        /* routes come from a Kubernetes API server */
@@ -1558,8 +1608,47 @@ enum rt_balance { RT_ROUND_ROBIN, RT_LEAST_CONN, RT_RANDOM, RT_IP_HASH, RT_EWMA 
 enum { RT_NEXT_ERROR = 1, RT_NEXT_TIMEOUT = 2, RT_NEXT_OFF = 4, RT_NEXT_INVALID_HEADER = 8, RT_NEXT_500 = 16,
        RT_NEXT_502 = 32, RT_NEXT_503 = 64, RT_NEXT_504 = 128, RT_NEXT_403 = 256, RT_NEXT_404 = 512, RT_NEXT_429 = 1024 };
 
+/* What a rule asks of the middleware: bits of rt_rules.uses. */
+enum { RT_DENIES = 1, RT_ALLOWS = 2, RT_LIMITS_RATE = 4, RT_LIMITS_CONNECTIONS = 8, RT_REDIRECTS = 16, RT_REWRITES = 32, RT_SETS_FIELDS = 64 };
+
+/* A run of addresses, both ends in it; IPv4 is mapped, as in struct net_addr. As two numbers, the more significant one first. */
+struct rt_range {
+    uint64_t low[2], high[2];
+};
+/* n things at an offset in the block that they belong to. */
+struct rt_span {
+    uint32_t at, n;
+};
+/* A token bucket in the form of GCRA: a request moves the time at which the bucket is full by `each`; it may be `slack` ahead of now.
+ * In ticks of struct lm_bucket; each == 0: no limit. */
+struct rt_rate {
+    uint64_t each, slack;
+};
+enum { RT_RATE_SECOND, RT_RATE_MINUTE, RT_RATES };
+
+/* The request rules of a route, one block with everything that they point to, so that equal ones are found by their bytes; made once per
+ * compile. A route without rules has none. */
+struct rt_rules {
+    uint32_t refs;                                       /* by policies; the bytes that are compared begin behind it */
+    uint32_t size;                                       /* of the block */
+    uint16_t uses;                                       /* RT_* */
+    uint16_t redirect_status;
+    uint32_t connections;                                /* limit-connections */
+    uint64_t route;                                      /* which buckets are its; 0: no limits */
+    struct rt_rate rate[RT_RATES];
+    uint64_t taken;                                      /* bit per enum http_field_id: fields that are set or hidden ... */
+    uint64_t own;                                        /* ... of those the ones that are set */
+    struct rt_span denied, allowed, exempt;              /* struct rt_range, sorted, disjoint */
+    struct rt_span names;                                /* struct rt_span: other fields that are set or hidden, in lower case */
+    struct rt_span fields;                               /* bytes: custom-headers as they are sent */
+    struct rt_span location;                             /* bytes: the field Location */
+    struct rt_span prefix;                               /* bytes: goes in place of the path of the rule */
+    struct rt_span forwarded_prefix;                     /* bytes: the field X-Forwarded-Prefix */
+};
+
 /* Per-route settings (the R options), resolved. Shared by equal routes of one host. */
 struct rt_policy {
+    const struct rt_rules *rules;                        /* NULL: none */
     uint64_t body_bytes;                                 /* proxy-body-size, 0 = no limit */
     uint32_t connect_ms, send_ms, read_ms, tunnel_ms;    /* proxy-*-timeout */
     uint32_t head_bytes;                                 /* proxy-buffer-size */
@@ -1735,6 +1824,7 @@ struct rt_state {
     bool partial;                                        /* more rules are coming: see rt_snapshot */
     uint32_t history_size;
     struct map policies;                                 /* bytes of the policy -> struct rt_shared_policy */
+    struct map rules;                                    /* bytes of the rules -> struct rt_rules */
     struct rt_slot *slots;
     uint32_t nslots, slots_cap;
     uint32_t free_slots, dying_slots;                    /* heads, slot + 1 */
@@ -1744,6 +1834,26 @@ struct rt_state {
     struct rt_block *waiting;                            /* blocks out of use that a snapshot may still show */
     bool sweep;                                          /* a block or a snapshot has gone since the last look at them */
     uint64_t publish_wall_ms;
+};
+
+/* ---- lm_ : limits per client ------------------------------------------------------------------------------------------------------ */
+
+enum {
+    LM_ENTRIES = 65536,                                  /* clients times routes that each table remembers */
+    LM_WAYS = 8,                                         /* places among which an entry may stand */
+    LM_TICKS_PER_S = 16000000,
+    LM_CHECK_BITS = 12, LM_COUNT_BITS = 20,
+};
+/* What one client has used of one rate. The workers share it: key and state change by compare and swap alone. */
+struct lm_bucket {
+    _Atomic uint64_t key;                                /* 0: free */
+    _Atomic uint64_t state;                              /* tick at which the bucket is full again << LM_CHECK_BITS | low bits of the key it is for */
+};
+/* Both tables are NULL until a rule needs them. */
+struct lm {
+    uint64_t seed[2];
+    struct lm_bucket *buckets;
+    _Atomic uint64_t *places;                            /* key >> LM_COUNT_BITS << LM_COUNT_BITS | requests under way */
 };
 
 /* ---- rc_ : route compiler ------------------------------------------------------------------------------------------------------------ */
@@ -1909,16 +2019,30 @@ struct mw_ctx {
     const struct rt_rule *rule;                          /* never NULL: without a rule no middleware runs */
     const struct rt_backend *backend;                    /* may be NULL or empty */
     const struct net_addr *peer;
+    uint64_t now_ns;                                     /* monotonic */
+    struct str path;                                     /* in: normal form, as it was routed; out: what follows `prefix` upstream */
+    struct str prefix;                                   /* out: begins the path that goes upstream */
     struct net_addr client;                              /* out: who is speaking, for rules, hashing and logs */
     bool trusted;                                        /* out: the peer's forwarding fields are kept and extended */
+    bool rewritten;                                      /* out: the path upstream is not the client's */
     uint8_t error;                                       /* out with MW_ANSWER: enum px_error */
+    uint32_t retry_after_s;                              /* out with PX_LIMIT_RATE */
+    const char *why;                                     /* out with MW_ANSWER: detail for the log, or NULL */
+    _Atomic uint64_t *place;                             /* out: to be given back with lm_leave when the request ends; NULL: none */
 };
 
-/* The steps in the order they run: name, function.  One line adds one. */
-#define MW_STEPS(X)           \
-    X("client", mw_client)    \
-    X("body",   mw_body)      \
-    X("backend", mw_backend)
+/* The steps in the order they run, which is the precedence of the rules: name, function, what of RT_* a rule must use for it (0: always).
+ * Who is not let in learns nothing else and costs others nothing; a redirect counts as a request; nothing is rewritten that is not sent.
+ * (nginx answers `return`, that is a redirect, before limits, and limits before access lists.)  One line adds one. */
+#define MW_STEPS(X)                                            \
+    X("client",      mw_client,      0)                        \
+    X("access",      mw_access,      RT_DENIES | RT_ALLOWS)    \
+    X("rate",        mw_rate,        RT_LIMITS_RATE)           \
+    X("connections", mw_connections, RT_LIMITS_CONNECTIONS)    \
+    X("redirect",    mw_redirect,    RT_REDIRECTS)             \
+    X("body",        mw_body,        0)                        \
+    X("backend",     mw_backend,     0)                        \
+    X("rewrite",     mw_rewrite,     RT_REWRITES)
 
 /* ---- fw_ : heads as they leave ------------------------------------------------------------------------------------------------------- */
 
@@ -1928,6 +2052,8 @@ struct fw_request {
     struct http_msg *msg;
     const uint8_t *head;
     struct str path, host;                               /* path: normal form; host: as the client sent it */
+    struct str prefix;                                   /* begins the path */
+    struct str forwarded_prefix;                         /* a whole field, or empty */
     const struct net_addr *client, *peer;
     uint16_t port;                                       /* of the listener; 0: a Unix socket */
     const char *scheme;
@@ -1950,6 +2076,19 @@ struct fw_response {
     bool pass_length;                                    /* HEAD, 304: Content-Length as the upstream sent it */
     bool upgrade;                                        /* 101: Connection and Upgrade go through */
     bool server_field;                                   /* pass the upstream's Server */
+    const struct rt_rules *rules;                        /* fields that are set and hidden; NULL: none */
+};
+
+/* One of our own answers. */
+struct fw_answer {
+    uint16_t status;
+    bool head_only;                                      /* to HEAD: nothing behind the head */
+    bool keep;
+    bool server_tokens;
+    uint8_t minor;                                       /* of the client */
+    uint32_t retry_after_s;                              /* 0: not said */
+    bool redirect;                                       /* with the Location of rules */
+    const struct rt_rules *rules;                        /* NULL: none */
 };
 
 /* ---- px_ : the proxy ----------------------------------------------------------------------------------------------------------------- */
@@ -1963,9 +2102,12 @@ struct fw_response {
     X(CLIENT_TIMEOUT,    499, "client timeout",         "The client took no byte of the answer for send-timeout")                        \
     X(CONNECT,           502, "connect failed",         "No endpoint could be connected")                                                \
     X(CONNECT_TIMEOUT,   504, "connect timeout",        "No endpoint could be connected within proxy-connect-timeout")                   \
+    X(DENIED,            403, "denied",                 "The client's address is in denylist-source-range, or not in whitelist-source-range") \
     X(EXPECT,            417, "unknown expectation",    "An Expect field other than 100-continue")                                       \
     X(HEAD_LIMIT,        431, "head too large",         "The request head is larger than large-client-header-buffers or max-request-headers") \
     X(HEADER_TIMEOUT,    408, "header timeout",         "The request head was not complete within client-header-timeout")                \
+    X(LIMIT_CONNECTIONS, 429, "too many connections",   "The client has limit-connections requests of the route under way")              \
+    X(LIMIT_RATE,        429, "too many requests",      "The client is over limit-rps or limit-rpm; Retry-After says until when")        \
     X(LINE_LIMIT,        414, "request line too long",  "The request line is larger than one of large-client-header-buffers")            \
     X(MEMORY,            503, "memory limit",           "memory-limit is reached")                                                       \
     X(METHOD,            405, "method not allowed",     "CONNECT and TRACE are not served")                                              \
@@ -1973,6 +2115,7 @@ struct fw_response {
     X(NO_ROUTE,          404, "no route",               "No rule matches host and path, and there is no default backend")                \
     X(NOT_READY,         503, "not ready",              "No rule matches yet: the first lists of the API server are not in")             \
     X(READ_TIMEOUT,      504, "read timeout",           "The upstream sent nothing for proxy-read-timeout")                              \
+    X(REDIRECT,          301, "redirect",               "permanent-redirect or temporal-redirect; the status is that of the route")      \
     X(SEND_TIMEOUT,      504, "send timeout",           "The upstream took no byte of the request for proxy-send-timeout")               \
     X(SHUTDOWN,          503, "shutdown",               "The process ended: worker-shutdown-timeout after SIGTERM")                      \
     X(TUNNEL_TIMEOUT,    504, "tunnel timeout",         "Neither side of a tunnel sent a byte for proxy-tunnel-timeout")                 \
@@ -2105,7 +2248,9 @@ struct px_req {
     const struct rt_snapshot *snap;                      /* leased; NULL: released */
     const struct rt_backend *backend;                    /* lent by snap */
     const struct cfg *cfg;                               /* lent by snap; NULL after the release */
-    struct rt_policy policy;                             /* copies, valid without the lease */
+    struct rt_policy policy;                             /* copies, valid without the lease, which its rules need */
+    _Atomic uint64_t *place;                             /* that limit-connections counts this request in; NULL: none */
+    uint32_t retry_after_s;
     uint32_t keep_alive_ms, client_body_ms, client_send_ms;
     uint32_t metric;
     uint64_t connect_ms;                                 /* when the connect began */
@@ -2392,6 +2537,7 @@ struct rj {
     struct rcu_item *rcu_head, *rcu_tail;                /* control */
     struct rt_snapshot *_Atomic rt_live;                 /* released by rt_publish, acquired by rt_live */
     struct rt_state rt;                                  /* control */
+    struct lm lm;                                        /* tables: control, before it publishes a rule that needs them; entries: workers */
     struct ctl *ctl;                                     /* control; NULL: no control loop */
 };
 /* The text of LICENSE, which a static binary has to carry; a test compares the two. */

@@ -187,7 +187,8 @@ UT(fw_answers_and_dates)
         struct str_builder b = str_fixed(room, sizeof room);
         struct str all, first;
 
-        fw_put_answer(&b, r->status, r->head_only, r->keep, (uint8_t)r->minor, r->tokens);
+        fw_put_answer(&b, &(struct fw_answer){.status = (uint16_t)r->status, .head_only = r->head_only, .keep = r->keep, .minor = (uint8_t)r->minor,
+                                              .server_tokens = r->tokens});
         all = str_built(&b);
         UT_CHECK(str_cut(&all, '\n', &first) && str_cut(&all, '\n', &first) && str_starts(first, S("Date: ")));
         UT_SLICE(all, r->rest);

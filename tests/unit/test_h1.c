@@ -782,7 +782,7 @@ UT(h1_writers_emit_what_the_parser_takes)
 
     UT_EACH(r, lines) {
         sb = str_fixed(out, sizeof out);
-        bool ok = h1_put_request_line(&sb, ut_str(r->method), ut_str(r->path), r->query ? ut_str(r->query) : (struct str){0}, r->query != NULL);
+        bool ok = h1_put_request_line(&sb, ut_str(r->method), S(""), ut_str(r->path), r->query ? ut_str(r->query) : (struct str){0}, r->query != NULL);
 
         UT_INT(ok, r->want != NULL);
         UT_INT(sb.failed, !ok);
@@ -808,7 +808,7 @@ UT(h1_writers_emit_what_the_parser_takes)
     UT_CHECK(!h1_put_status_line(&sb, 200, S("a\r\nb")));
     for (size_t cap = 0; cap < 16; cap++) {
         sb = str_fixed(ut_guard(4, out, cap), cap);
-        UT_CHECK(!h1_put_request_line(&sb, S("GET"), S("/"), S(""), true));
+        UT_CHECK(!h1_put_request_line(&sb, S("GET"), S(""), S("/"), S(""), true));
         UT_CHECK(sb.failed && sb.n == 0);
     }
 }

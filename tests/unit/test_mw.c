@@ -102,3 +102,176 @@ UT(mw_steps_answer_before_an_upstream_is_asked)
     }
     cfg_put(cfg);
 }
+
+/* The rule of path / or /a with these lines, compiled and published. */
+struct mw_ut_table {
+    struct cfg *cfg;
+    struct rc rc;
+    struct rt_changes changes;
+};
+
+static bool mw_ut_open(struct mw_ut_table *t, const char *path, const char *lines)
+{
+    char ini[2048];
+
+    *t = (struct mw_ut_table){0};
+    snprintf(ini, sizeof ini, "[backend s]\nendpoint = 10.0.0.1:80\n[route r]\npath = %s\nbackend = s\n%s", path, lines);
+    rj.rt.workers = 1;
+    if (!(t->cfg = mw_ut_cfg(ini))) return false;
+    rc_init(&t->rc, NULL, t->cfg);
+    rc_compile(&t->rc, &t->changes);
+    return rt_publish(&t->changes, t->cfg, 0, 0);
+}
+
+static void mw_ut_close(struct mw_ut_table *t)
+{
+    if (t->rc.cfg) rc_fini(&t->rc);
+    if (t->cfg) cfg_put(t->cfg);
+    mem_free(t->changes.v);
+    rt_fini();
+}
+
+/* Runs all steps for a request of the client to the path at a time. */
+static enum mw_verdict mw_ut_run(struct mw_ut_table *t, struct mw_ctx *m, const char *client, const char *path, uint64_t at_ms)
+{
+    static struct h1_head h;
+    static struct net_addr peer;
+    struct rt_match match;
+    uint32_t at = 0;
+
+    UT_CHECK(mw_ut_head(&h, ut_str("GET / HTTP/1.1\r\nHost: a\r\n\r\n")) && str_to_ip(str_z(client), &peer));
+    *m = (struct mw_ctx){.cfg = t->cfg, .msg = &h.msg, .peer = &peer, .path = str_z(path), .now_ns = at_ms * 1000000};
+    if (!UT_CHECK(rt_find(rt_live(), S("a"), m->path, &match))) return MW_WAIT;
+    m->rule = match.rule;
+    m->backend = match.backend;
+    return mw_run(m, &at);
+}
+
+UT(mw_rules)
+{
+    static const struct { int line; const char *lines, *client; int error; const char *why; } rows[] = {
+        UT_ROW("", "192.0.2.1", 0, NULL),
+        UT_ROW("whitelist-source-range = 192.0.2.0/24\n", "192.0.2.1", 0, NULL),
+        UT_ROW("whitelist-source-range = 192.0.2.0/24\n", "192.0.3.1", PX_DENIED, "whitelist-source-range"),
+        UT_ROW("whitelist-source-range = 192.0.2.0/24\ndenylist-source-range = 192.0.2.1\n", "192.0.2.1", PX_DENIED, "denylist-source-range"),
+        UT_ROW("denylist-source-range = 192.0.2.1\npermanent-redirect = /x\nlimit-rps = 1\n", "192.0.2.1", PX_DENIED, "denylist-source-range"),
+        UT_ROW("denylist-source-range = 192.0.2.2\npermanent-redirect = /x\nlimit-rps = 1\n", "192.0.2.1", PX_REDIRECT, NULL),
+        UT_ROW("denylist-source-range = ::/0\n", "192.0.2.1", 0, NULL),
+        UT_ROW("denylist-source-range = ::/0\n", "::1", PX_DENIED, "denylist-source-range"),
+        UT_ROW("denylist-source-range = ::/0\n", "ffff::", PX_DENIED, "denylist-source-range"),
+        UT_ROW("denylist-source-range = ::/80\n", "::fffe:ffff:ffff", PX_DENIED, "denylist-source-range"),
+        UT_ROW("denylist-source-range = ::/80\n", "255.255.255.255", 0, NULL),
+        UT_ROW("denylist-source-range = ::/80\n", "0:0:0:0:1::", 0, NULL),
+        UT_ROW("denylist-source-range = ::ffff:0:0/96\n", "192.0.2.1", PX_DENIED, "denylist-source-range"),
+        UT_ROW("denylist-source-range = 0.0.0.0/0\n", "0.0.0.0", PX_DENIED, "denylist-source-range"),
+        UT_ROW("denylist-source-range = 0.0.0.0/0\n", "2001:db8::1", 0, NULL),
+        UT_ROW("denylist-source-range = 10.0.0.9/8, 10.1.0.0/16, 9.255.255.255, 11.0.0.0/32\n", "10.255.255.255", PX_DENIED, "denylist-source-range"),
+        UT_ROW("denylist-source-range = 10.0.0.9/8, 10.1.0.0/16, 9.255.255.255, 11.0.0.0/32\n", "11.0.0.1", 0, NULL),
+        UT_ROW("denylist-source-range = 10.0.0.9/8, 10.1.0.0/16, 9.255.255.255, 11.0.0.0/32\n", "9.255.255.254", 0, NULL),
+        UT_ROW("denylist-source-range = 2001:db8:8000::/33\n", "2001:db8:7fff:ffff::", 0, NULL),
+        UT_ROW("denylist-source-range = 2001:db8:8000::/33\n", "2001:db8:8000::", PX_DENIED, "denylist-source-range"),
+        UT_ROW("denylist-source-range = 2001:db8::/65\n", "2001:db8::8000:0:0:0", 0, NULL),
+        UT_ROW("denylist-source-range = 2001:db8::/64\n", "2001:db8::ffff:0:0:0", PX_DENIED, "denylist-source-range"),
+        UT_ROW("temporal-redirect = /y\npermanent-redirect = /x\nproxy-body-size = 1\n", "192.0.2.1", PX_REDIRECT, NULL),
+    };
+
+    UT_EACH(r, rows) {
+        struct mw_ut_table t;
+        struct mw_ctx m;
+
+        if (UT_CHECK(mw_ut_open(&t, "/", r->lines))) {
+            UT_INT(mw_ut_run(&t, &m, r->client, "/", 1000), r->error ? MW_ANSWER : MW_CONTINUE);
+            UT_INT(m.error, r->error);
+            UT_CHECK(r->why ? m.why && !strcmp(m.why, r->why) : !m.why);
+        }
+        mw_ut_close(&t);
+    }
+}
+
+UT(mw_peers_without_an_address_are_in_no_list)
+{
+    struct mw_ut_table t;
+    struct rt_match match;
+    const struct net_addr local = {.family = AF_UNIX};
+    struct mw_ctx m;
+
+    UT_REQUIRE(mw_ut_open(&t, "/", "whitelist-source-range = ::/0, 0.0.0.0/0\ndenylist-source-range = ::/0\n"));
+    UT_CHECK(rt_find(rt_live(), S("a"), S("/"), &match));
+    m = (struct mw_ctx){.rule = match.rule, .client = local};
+    UT_INT(mw_access(&m), MW_ANSWER);
+    UT_CHECK(!strcmp(m.why, "whitelist-source-range"));
+    mw_ut_close(&t);
+}
+
+UT(mw_limits)
+{
+    static const struct { int line; uint64_t at_ms; const char *client; int error; uint32_t retry_after_s; const char *why; } rows[] = {
+        UT_ROW(100000, "192.0.2.1", 0, 0, NULL),
+        UT_ROW(100000, "192.0.2.1", 0, 0, NULL),
+        UT_ROW(100000, "192.0.2.1", 0, 0, NULL),
+        UT_ROW(100000, "192.0.2.1", PX_LIMIT_RATE, 1, "limit-rps"),          /* half a second */
+        UT_ROW(100499, "192.0.2.1", PX_LIMIT_RATE, 1, "limit-rps"),
+        UT_ROW(100500, "192.0.2.1", 0, 0, NULL),
+        UT_ROW(200000, "192.0.2.1", 0, 0, NULL),                             /* 4 of the minute's are used by now, 5 have come back: it is full */
+        UT_ROW(201000, "192.0.2.1", 0, 0, NULL),
+        UT_ROW(202000, "192.0.2.1", 0, 0, NULL),
+        UT_ROW(203000, "192.0.2.1", 0, 0, NULL),
+        UT_ROW(204000, "192.0.2.1", PX_LIMIT_RATE, 16, "limit-rpm"),         /* due at 220 s */
+        UT_ROW(204001, "192.0.2.1", PX_LIMIT_RATE, 16, "limit-rpm"),
+        UT_ROW(219999, "192.0.2.1", PX_LIMIT_RATE, 1, "limit-rpm"),
+        UT_ROW(220000, "192.0.2.1", 0, 0, NULL),
+        UT_ROW(220000, "192.0.2.2", 0, 0, NULL),
+        UT_ROW(220000, "192.0.3.1", 0, 0, NULL),                             /* exempt */
+        UT_ROW(220000, "192.0.3.1", 0, 0, NULL),
+        UT_ROW(220000, "192.0.3.1", 0, 0, NULL),
+        UT_ROW(220000, "192.0.3.1", 0, 0, NULL),
+        UT_ROW(220000, "192.0.3.1", 0, 0, NULL),
+    };
+    struct mw_ut_table t;
+
+    UT_REQUIRE(mw_ut_open(&t, "/", "limit-rps = 2\nlimit-rpm = 3\nlimit-burst-multiplier = 1\nlimit-allowlist = 192.0.3.0/24\n"));
+    UT_EACH(r, rows) {
+        struct mw_ctx m;
+
+        UT_INT(mw_ut_run(&t, &m, r->client, "/", r->at_ms), r->error ? MW_ANSWER : MW_CONTINUE);
+        UT_INT(m.error, r->error);
+        UT_INT(m.retry_after_s, r->retry_after_s);
+        UT_CHECK(r->why ? m.why && !strcmp(m.why, r->why) : !m.why);
+    }
+    mw_ut_close(&t);
+}
+
+UT(mw_paths)
+{
+    static const struct { int line; const char *rule, *lines, *path, *prefix, *rest; } rows[] = {
+        UT_ROW("/a", "", "/a/b", NULL, "/a/b"),
+        UT_ROW("/a", "path-strip-prefix = true\n", "/a/b", "", "/b"),
+        UT_ROW("/a/", "path-strip-prefix = true\n", "/a", "", "/"),
+        UT_ROW("/a", "path-strip-prefix = true\n", "/a/", "", "/"),
+        UT_ROW("/a", "path-strip-prefix = true\n", "/a//b", NULL, NULL),
+        UT_ROW("/", "path-strip-prefix = true\n", "/x", "", "/x"),
+        UT_ROW("/", "path-strip-prefix = true\n", "//x", NULL, NULL),
+        UT_ROW("/a", "path-replace-prefix = /\n", "/a/b", "", "/b"),
+        UT_ROW("/a", "path-replace-prefix = /\n", "/a//b", NULL, NULL),
+        UT_ROW("/a", "path-replace-prefix = /n/m/\n", "/a/b", "/n/m", "/b"),
+        UT_ROW("/a", "path-replace-prefix = /n\npath-strip-prefix = true\n", "/a", "/n", ""),
+        UT_ROW("/a", "path-replace-prefix = /n\n", "/a//", "/n", "//"),
+        UT_ROW("/a\ntype = exact", "path-strip-prefix = true\n", "/a", "", "/"),
+        UT_ROW("/%61%7e", "path-strip-prefix = true\n", "/a~/x", "", "/x"),
+        UT_ROW("/", "path-replace-prefix = /%61\n", "/", "/a", "/"),
+    };
+
+    UT_EACH(r, rows) {
+        struct mw_ut_table t;
+        struct mw_ctx m;
+
+        if (UT_CHECK(mw_ut_open(&t, r->rule, r->lines))) {
+            UT_INT(mw_ut_run(&t, &m, "192.0.2.1", r->path, 1000), r->rest ? MW_CONTINUE : MW_ANSWER);
+            UT_INT(m.error, r->rest ? 0 : PX_BAD_REQUEST);
+            UT_INT(m.rewritten, r->prefix != NULL);
+            if (r->prefix) UT_SLICE(m.prefix, r->prefix);
+            if (r->rest) UT_SLICE(m.path, r->rest);
+        }
+        mw_ut_close(&t);
+    }
+}

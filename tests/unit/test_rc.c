@@ -438,6 +438,103 @@ UT(rc_tunnel_timeout)
     "[route two]\nhost = *.a.test\npath = /x\ntype = exact\nbackend = name\n"                                                         \
     "[route any]\nbackend = api\nload-balance = least_conn\n"
 
+/* Request rules as annotations: both spellings of a name, ramjet.io/ over nginx's, a bad list closes, another bad value does nothing. */
+UT(rc_rules_of_annotations)
+{
+#define CLOSED "403 all"
+    static const struct { int line; const char *annotations, *rules, *warning; } rows[] = {
+        UT_ROW("ramjet.io/limit-rps: '5'", "rate", NULL),
+        UT_ROW("nginx.ingress.kubernetes.io/whitelist-source-range: '10.0.0.0/8,192.168.0.0/16'", "allow 2", NULL),
+        UT_ROW("nginx.ingress.kubernetes.io/allowlist-source-range: 10.0.0.0/8", "allow 1", NULL),
+        UT_ROW("nginx.ingress.kubernetes.io/whitelist-source-range: '10.0.0.0/8,192.168.0.0/16', ramjet.io/whitelist-source-range: 10.0.0.0/8", "allow 1", NULL),
+        UT_ROW("nginx.ingress.kubernetes.io/whitelist-source-range: 10.0.0.0/99", CLOSED, "whitelist-source-range: found \"10.0.0.0/99\""),
+        UT_ROW("nginx.ingress.kubernetes.io/denylist-source-range: 'me, you', ramjet.io/whitelist-source-range: 10.0.0.0/8", CLOSED, "all clients get 403"),
+        UT_ROW("nginx.ingress.kubernetes.io/limit-whitelist: '10.0.0.1, x', nginx.ingress.kubernetes.io/limit-rpm: '5'", "rate", "it is not used"),
+        UT_ROW("nginx.ingress.kubernetes.io/permanent-redirect: 'https://new.test/', nginx.ingress.kubernetes.io/permanent-redirect-code: '308'", "308", NULL),
+        UT_ROW("nginx.ingress.kubernetes.io/permanent-redirect: '$scheme://new.test/'", "none", "it is not used"),
+        UT_ROW("nginx.ingress.kubernetes.io/custom-headers: shop/fields", "none", "it is not used"),
+        UT_ROW("nginx.ingress.kubernetes.io/x-forwarded-prefix: /a", "none", NULL),
+    };
+
+    UT_EACH(r, rows) {
+        char text[2048], got[64] = "none";
+        const struct rt_rules *rules;
+        struct rt_match m;
+        struct rc_ut u;
+
+        rc_ut_open(&u, "");
+        snprintf(text, sizeof text, RC_SVC RC_SLICE("s1", "{addresses: [10.0.0.1]}")
+                 "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: web, namespace: shop, annotations: {%s}}\nspec: {ingressClassName: ramjet"
+                 RC_RULE("a.test", RC_PATH("/", "Prefix", "number: 80")) "}\n", r->annotations);
+        rc_ut_put(&u, text);
+        rc_ut_compile(&u);
+        if (UT_CHECK(rt_find(rt_live(), S("a.test"), S("/"), &m)) && (rules = m.rule->policy->rules)) {
+            static const struct net_addr nobody = {.family = AF_INET, .ip = {[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 1}};
+
+            if (rules->uses & RT_REDIRECTS) snprintf(got, sizeof got, "%u", rules->redirect_status);
+            else if (rules->uses & RT_LIMITS_RATE) snprintf(got, sizeof got, "rate%s", rules->exempt.n ? ", exempt" : "");
+            else if (!rt_rules_hold(rules, rules->allowed, &nobody)) snprintf(got, sizeof got, CLOSED);
+            else snprintf(got, sizeof got, "allow %u", rules->allowed.n);
+        }
+        UT_TEXT(got, r->rules);
+        if (r->warning) UT_CHECK(rc_ut_warned(&u, r->warning));
+        else UT_INT(u.warnings.n, 0);
+        rc_ut_close(&u);
+    }
+#undef CLOSED
+}
+
+static const struct rt_rules *rc_ut_rules(const char *path)
+{
+    struct rt_match m;
+
+    return UT_CHECK(rt_find(rt_live(), S("a.test"), str_z(path), &m)) ? m.rule->policy->rules : NULL;
+}
+
+/* Takes other text as the file. True when that published something. */
+static bool rc_ut_reload(struct rc_ut *u, const char *ini)
+{
+    struct cfg *c = rc_ut_cfg(ini, NULL, 0);
+
+    if (!UT_CHECK(c != NULL)) return false;
+    rc_set_config(&u->rc, c);
+    cfg_put(u->cfg);
+    u->cfg = c;
+    return rc_ut_compile(u);
+}
+
+/* Equal rules are one block; a list of a route replaces the usual one; a change shows in the table and in the difference. */
+UT(rc_rules_of_files)
+{
+#define TOP "[ramjet]\ndenylist-source-range = 10.0.0.1\ncustom-headers = X-A: 1\n[backend s]\nendpoint = 10.0.0.1:80\n"
+#define ROUTE(name, lines) "[route " name "]\nhost = a.test\npath = /" name "\n" lines
+    static const char first[] = TOP ROUTE("a", "backend = s\n") ROUTE("b", "backend = s\n") ROUTE("none", "backend = s\ndenylist-source-range =\ncustom-headers =\n")
+        ROUTE("own", "backend = s\ndenylist-source-range = 10.0.0.2, 10.0.0.4\ndenylist-source-range = 10.0.0.3\n") ROUTE("go", "permanent-redirect = /x\n")
+        ROUTE("l", "backend = s\nlimit-rps = 1\n") ROUTE("m", "backend = s\nlimit-rps = 1\n");
+    static const char second[] = TOP ROUTE("a", "backend = s\n") ROUTE("b", "backend = s\n") ROUTE("none", "backend = s\ndenylist-source-range =\ncustom-headers =\n")
+        ROUTE("own", "backend = s\ndenylist-source-range = 10.0.0.2, 10.0.0.4\ndenylist-source-range = 10.0.0.3\n") ROUTE("go", "permanent-redirect = /y\n")
+        ROUTE("l", "backend = s\nlimit-rps = 1\n") ROUTE("m", "backend = s\nlimit-rps = 1\n");
+    const struct rt_rules *go;
+    struct rc_ut u;
+
+    rc_ut_open(&u, first);
+    UT_CHECK(rc_ut_compile(&u));
+    UT_CHECK(rc_ut_rules("/a") && rc_ut_rules("/a") == rc_ut_rules("/b") && !rc_ut_rules("/none"));
+    UT_INT(rc_ut_rules("/a")->uses, RT_DENIES | RT_SETS_FIELDS);
+    UT_SLICE(rt_rules_text(rc_ut_rules("/a"), rc_ut_rules("/a")->fields), "X-A: 1\r\n");
+    UT_INT(rc_ut_rules("/own")->denied.n, 3);
+    UT_CHECK(rc_ut_rules("/l") != rc_ut_rules("/m") && rc_ut_rules("/l")->route != rc_ut_rules("/m")->route && rj.lm.buckets && !rj.lm.places);
+    UT_CHECK(!rc_ut_reload(&u, first));
+    go = rc_ut_rules("/go");
+    UT_CHECK(rc_ut_reload(&u, second));
+    UT_CHECK(go != rc_ut_rules("/go"));
+    UT_SLICE(rj.rt.newest->diff, "host a.test: ~/go prefix -> 301 /y");
+    UT_CHECK(rt_rollback(1, &(struct log_err){0}) == 0 && rc_ut_rules("/go") == go);
+    rc_ut_close(&u);
+#undef ROUTE
+#undef TOP
+}
+
 UT(rc_files)
 {
     struct rc_ut u;

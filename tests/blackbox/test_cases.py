@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from test_proxy_protocol import ON, UNIX, V1, v2
 from harness import (ABRUPT, BODY, CLOSE, DEAF, EARLY, GET, HOLD, OK, ONE, RST, SLACK, Client, Eof, Upstream, noise, rx_queue, sha256, until)
 
 CLEAN = b"GET /clean HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"
@@ -38,7 +39,7 @@ def check_after(e, before):
         if isinstance(peer, Upstream):
             peer.play(OK)
     with Client(e.ramjet.port) as c:
-        r = c.send(CLEAN).response()
+        r = c.send((V1 if "use-proxy-protocol = true" in e.template else b"") + CLEAN).response()
         assert r.status in (200, 404), f"after the case: {r}"
         c.closed()
     e.settle()
@@ -244,9 +245,9 @@ def test_b31_large_answer_head(case, template, size, passes):
     line = e.log_line(lambda x: x["status"] == 502)
     assert "large" in line["error"] or "big" in line["error"] or "head" in line["error"], line
     base = e.ramjet.rss()
-    for _ in range(20):
+    for _ in range(8):
         assert e.get("/more", method="POST", fields=b"Content-Length: 0\r\n").status == 502
-    assert e.ramjet.rss() - base < 10 * size + (4 << 20), "memory grows"
+    assert e.ramjet.rss() - base < 4 * size + (4 << 20), "memory grows"
 
 
 # ---------------------------------------------------------------------------------------------------------------------------
@@ -394,7 +395,7 @@ def test_b11_half_closing_client_gets_everything(case, client, form):
 
     def fin_seen(_conn, _req):
         until(lambda: not rx_queue(c.peer, c.name), 5, "the FIN to be there")
-        pass_time(0.3)
+        pass_time(0.1)
     head = b"HTTP/1.1 200 OK\r\n%s\r\n"
     e.U.play([fin_seen] + {"counted": [answer(body)], "to the end": [head % b"" + body, CLOSE],
                            "chunked": [head % b"Transfer-Encoding: chunked\r\n" + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"]}[form])
@@ -564,8 +565,8 @@ RACE_POST = b"POST /%d/%d HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n\r\n
 
 
 def race(e, how, period, head):
-    clients = 50
-    seen = idle_race(e, how, period, clients, 20, head)
+    clients = 50 if period >= 1 else 100
+    seen = idle_race(e, how, period, clients, 1000 // clients, head)
     assert len(seen) == 1000
     if head is RACE_GET:
         assert seen == [200] * 1000, {s: seen.count(s) for s in set(seen)}
@@ -920,6 +921,98 @@ def switch(e, script=echo):
     return c
 
 
+TUNNEL = ("[ramjet]\nkeep-alive = 200ms\nclient-header-timeout = 200ms\nclient-body-timeout = 200ms\nsend-timeout = 2s\n" + ONE +
+          "proxy-read-timeout = 200ms\nproxy-send-timeout = 2s\nproxy-tunnel-timeout = 800ms\n")
+
+
+def test_b56_only_the_tunnel_timeout_rules(case):
+    """Frames every half of it, in one direction or both, for more than three times as long; then silence ends it, and not before."""
+    e = case(TUNNEL)
+    speakers = [("client",), ("upstream",), ("client", "upstream")]
+
+    def frames(conn, req):
+        conn.send(SWITCH)
+        for n in range(6):
+            pass_time(0.4)
+            if "upstream" in speakers[int(req.target[1:])]:
+                conn.send(b"down%d" % n)
+        conn.drain()
+        conn.over = True
+
+    def run(i):
+        with Client(e.ramjet.port) as c:
+            c.send(UPGRADE.replace(b"/ws", b"/%d" % i))
+            assert c.response().status == 101
+            for n in range(6):
+                pass_time(0.4)
+                if "client" in speakers[i]:
+                    c.send(b"up%d" % n)
+                if "upstream" in speakers[i]:
+                    assert c.wire.exactly(5) == b"down%d" % n
+            start = time.monotonic()
+            c.closed()
+            assert 0.4 < time.monotonic() - start < 3 * SLACK
+    e.U.play(frames)
+    in_threads(3, run)
+    until(lambda: not e.U.live(), 5, "the end of the tunnels")
+    for conn in e.U.conns:
+        sent = b"up0up1up2up3up4up5" if "client" in speakers[int(conn.requests[0].target[1:])] else b""
+        assert conn.raw.split(b"\r\n\r\n", 1)[1] == sent
+
+
+@pytest.mark.parametrize("side", ["client", "upstream"])
+def test_b56_large_messages_both_ways_and_the_end_of_one_side(case, side):
+    """More than every buffer holds, both ways at once, with neither side reading before it has sent a good part: no deadlock. The FIN of one
+    side leaves the other direction open; then all ends."""
+    e = case(TUNNEL)
+    up, down = noise(16 << 20, 1), noise(16 << 20, 2)
+    got = {}
+
+    def finish(send, fin, drain):
+        """The side that ends first, or the one that goes on after it has seen the end."""
+        t = threading.Thread(target=send, daemon=True)
+        t.start()
+        if fin:
+            t.join()
+            fin()
+            drain()
+        else:
+            drain()
+            t.join()
+
+    def script(conn, _req):
+        conn.send(SWITCH)
+        conn.wire.keep = False
+        if side == "upstream":
+            finish(lambda: conn.send(down), conn.fin, conn.drain)
+        else:
+            finish(lambda: conn.send(down), None, conn.drain)
+            conn.send(b"last words")
+            conn.fin()
+        got["up"] = bytes(conn.wire.buf)
+        conn.over = True
+    c = switch(e, script)
+    c.wire.keep = False
+    if side == "client":
+        reader = {}
+        t = threading.Thread(target=lambda: reader.update(data=c.rest()), daemon=True)
+        t.start()
+        c.sock.sendall(up)
+        c.half_close()
+        t.join(30 * SLACK)
+        data, want = reader["data"], down + b"last words"
+    else:
+        sender = threading.Thread(target=c.sock.sendall, args=(up,), daemon=True)
+        sender.start()
+        data, want = c.rest(), down
+        sender.join(30 * SLACK)
+        c.send(b"last words").half_close()
+        up += b"last words"
+    assert sha256(data) == sha256(want)
+    until(lambda: "up" in got, 10, "the end of the tunnel")
+    assert sha256(got["up"]) == sha256(up)
+
+
 # ---------------------------------------------------------------------------------------------------------------------------
 # fields
 
@@ -944,9 +1037,62 @@ def test_b57_connection_takes_nothing_of_ours_away(case):
 
 
 # ---------------------------------------------------------------------------------------------------------------------------
+# PROXY protocol; test_proxy_protocol.py has the rest of it
+
+PEER = b"127.0.0.1"
+CONVEYED = {"v1": (V1, b"192.0.2.7"), "v2": (v2(), b"192.0.2.7"), "v2 with 2 kB of TLVs": (v2(tlvs=b"\xee\x08\x00" + b"x" * 2048), b"192.0.2.7"),
+            "v2 LOCAL with addresses": (v2(command=0x20), PEER), "v1 UNKNOWN": (b"PROXY UNKNOWN\r\n", PEER),
+            "v1 UNKNOWN with addresses": (b"PROXY UNKNOWN ffff:f::1 ffff:f::2 65535 65535\r\n", PEER), "v2 AF_UNIX": (v2(0x31, UNIX), PEER)}
+
+
+@pytest.mark.parametrize("name", CONVEYED)
+def test_b59_proxy_header_cut_anywhere(case, name):
+    e = case(ON + ONE)
+    header, client = CONVEYED[name]
+    e.U.play(OK)
+    cuts = range(1, len(header)) if name in ("v1", "v2") else [1, 5, 6, 12, 13, 14, 15, 16, len(header) // 2, len(header) - 1]
+    for at in cuts:
+        c = e.client().send(header[:at], header[at:] + GET)
+        assert c.response().status == 200, at
+        c.close()
+    assert {(q.get(b"X-Forwarded-For"), q.get(b"X-Real-IP")) for q in e.U.requests} == {(client, client)}
+    assert len(e.U.requests) == len(cuts)
+
+
+def test_b59_bad_or_missing_proxy_header(case):
+    """On a port that wants one: closed without an answer. Where none belongs: 400. TLS where HTTP is due: no request either way."""
+    e = case(ON + ONE)
+    for octets in (GET, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"PROXY UNKNOWN " + b"x" * 92 + b"\r\n" + GET, b"PROXY TCP4 1.2.3.4\r\n" + GET, b"\r\n\r\n\0\r\nQUIT\r" + GET):
+        c = e.client()
+        c.send_lossy(octets)
+        c.ended()
+        assert not c.wire.raw
+    assert e.one(V1 + b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").status == 400
+    e = case(ONE)
+    for header in (V1, b"PROXY UNKNOWN\r\n", v2(), v2(command=0x20)):
+        c = e.client().send(header + GET)
+        assert c.response().status == 400
+        c.ended()
+        assert not e.U.requests
+
+
+def test_b59_proxy_header_has_a_total_time(case):
+    e = case(ON.replace("timeout = 60s", "timeout = 500ms") + ONE)
+    c = e.client()
+    start = time.monotonic()
+    for n in range(len(V1)):
+        if c.readable():
+            break
+        c.send_lossy(V1[n:n + 1])
+        pass_time(0.05)
+    c.ended()
+    assert not c.wire.raw and 0.4 < time.monotonic() - start < 2 * SLACK
+
+
+# ---------------------------------------------------------------------------------------------------------------------------
 # slow peers
 
-SLOW = "[ramjet]\nclient-header-timeout = 3s\nclient-body-timeout = 1s\nsend-timeout = 1s\nkeep-alive = 3s\nmax-worker-connections = 5000\n" + ONE
+SLOW = "[ramjet]\nclient-header-timeout = 2s\nclient-body-timeout = 1s\nsend-timeout = 1s\nkeep-alive = 3s\nmax-worker-connections = 5000\n" + ONE
 
 
 def test_b60_two_thousand_slow_heads(case):
@@ -966,7 +1112,7 @@ def test_b60_two_thousand_slow_heads(case):
             start = time.monotonic()
             assert e.get().status == 200
             worst = max(worst, time.monotonic() - start)
-            if time.monotonic() - began > 4:
+            if time.monotonic() - began > 3:
                 break
         assert worst < 1 * SLACK, f"a quick client waited {worst:.2f} s"
         for s in slow:
@@ -1064,7 +1210,7 @@ def test_b64_a_connection_that_asks_nothing_delays_no_drain(fresh):
     assert time.monotonic() - start < 3 * SLACK
 
 
-DELAY = "[ramjet]\nshutdown-delay = 2s\nworker-shutdown-timeout = 30s\n" + ONE
+DELAY = "[ramjet]\nshutdown-delay = 1500ms\nworker-shutdown-timeout = 30s\n" + ONE
 
 
 def test_b64_drain_behind_a_delay_fails_nothing(fresh):
@@ -1126,7 +1272,7 @@ def test_b64_drain_behind_a_delay_fails_nothing(fresh):
     until(lambda: e.ramjet.admin("/readyz").status == 503, 5, "readiness to fail")
     assert time.monotonic() - start < 1 * SLACK
     assert e.ramjet.admin("/healthz").status == 200
-    until(lambda: renewed and renewed[-1] - start > 1.2, 10, "the endpoint to be taken out everywhere")
+    until(lambda: renewed and renewed[-1] - start > 0.7, 10, "the endpoint to be taken out everywhere")
     gone.set()
     for t in threads:
         t.join(10 * SLACK)
@@ -1157,7 +1303,7 @@ def test_b64_drain_behind_a_delay_fails_nothing(fresh):
 
 @pytest.mark.parametrize("signals", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)],
                          ids=["TERM TERM", "TERM INT", "INT TERM"])
-@pytest.mark.parametrize("template", [DELAY.replace("2s", "60s"), ONE], ids=["in the delay", "in the drain"])
+@pytest.mark.parametrize("template", [DELAY.replace("1500ms", "60s"), ONE], ids=["in the delay", "in the drain"])
 def test_b64_a_second_signal_forces(fresh, signals, template):
     e = fresh(template)
     e.U.play([HOLD])

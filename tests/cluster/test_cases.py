@@ -305,7 +305,7 @@ def test_b46_fast_churn_under_load(scripted_one, fake, up):
 
 @pytest.mark.slow
 def test_b46_ten_thousand_changes_under_load(scripted_one, fake, up):
-    changes = churned(scripted_one(), fake, up, 75, 200, 400, True)
+    changes = churned(scripted_one(keep_alive="10m"), fake, up, 75, 200, 400, True)
     assert changes >= 10000, changes
 
 

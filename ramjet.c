@@ -13866,7 +13866,8 @@ static bool fw_keeps(const struct fw_request *r, uint8_t id)
 static void fw_put_request_line(struct str_builder *sb, struct fw_request *r)
 {
     const struct http_msg *m = r->msg;
-    bool asterisk = m->method == HTTP_OPTIONS && m->target_n == 1 && r->head[m->target_at] == '*';
+    /* `*`, or an absolute form without path and query, which the last proxy sends as `*` (RFC 9112 section 3.2.4). */
+    bool asterisk = m->method == HTTP_OPTIONS && (m->path_n ? r->head[m->path_at] == '*' : !m->has_query);
 
     h1_put_request_line(sb, str_of(r->head + m->method_at, m->method_n), asterisk ? S("") : r->prefix,
                         asterisk ? S("*") : r->path.n || r->prefix.n ? r->path : S("/"), str_of(r->head + m->query_at, m->query_n), m->has_query);

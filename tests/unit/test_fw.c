@@ -43,6 +43,9 @@ UT(fw_requests)
         UT_ROW("GET /? HTTP/1.0\r\nHost: a.test\r\n\r\n", "GET /? HTTP/1.1\r\nHost: a.test\r\n" FW_UT_OWN),
         UT_ROW("OPTIONS * HTTP/1.1\r\nHost: a.test\r\n\r\n", "OPTIONS * HTTP/1.1\r\nHost: a.test\r\n" FW_UT_OWN),
         UT_ROW("GET http://a.test HTTP/1.1\r\nHost: a.test\r\n\r\n", "GET / HTTP/1.1\r\nHost: a.test\r\n" FW_UT_OWN),
+        UT_ROW("OPTIONS http://a.test HTTP/1.1\r\nHost: a.test\r\n\r\n", "OPTIONS * HTTP/1.1\r\nHost: a.test\r\n" FW_UT_OWN),
+        UT_ROW("OPTIONS http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n", "OPTIONS / HTTP/1.1\r\nHost: a.test\r\n" FW_UT_OWN),
+        UT_ROW("OPTIONS http://a.test?x HTTP/1.1\r\nHost: a.test\r\n\r\n", "OPTIONS /?x HTTP/1.1\r\nHost: a.test\r\n" FW_UT_OWN),
         /* content */
         UT_ROW("POST / HTTP/1.1\r\ncontent-length: 7\r\nHost: a.test\r\n\r\n", "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 7\r\n" FW_UT_OWN),
         UT_ROW("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n", "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n" FW_UT_OWN),

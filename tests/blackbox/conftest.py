@@ -50,6 +50,19 @@ def pytest_runtest_makereport(item, call):
                 report.sections.append((f"ramjet, {e.engine}", text))
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Rows of strictness, to be quoted."""
+    counts = {"request": [0, 0], "response": [0, 0]}
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            kind = next((k for k in counts if f"test_rows.py::test_{k}[" in report.nodeid and report.when == "call"), None)
+            if kind:
+                counts[kind][0] += outcome == "passed"
+                counts[kind][1] += 1
+    if any(total for _, total in counts.values()):
+        terminalreporter.write_line("strictness: " + ", ".join(f"{good} of {total} {kind} rows" for kind, (good, total) in counts.items()) + " as they must be")
+
+
 def last_words(ramjet):
     """What a ramjet that died or complained has said; nothing when all is well with it."""
     try:

@@ -564,7 +564,9 @@ HEADS = [
     Request("H13", "letter case of the scheme", get(target=b"HTTP://a.test/x"), 200, {"target": b"/x"}),
     Request("H13", "letter case of the authority", get(target=b"http://A.Test/x"), 200, {"target": b"/x", "has": {b"Host": b"A.Test"}}),
     Request("H13", "in 1.0 without Host", get(target=b"http://a.test/x", host=b"", version=b"HTTP/1.0"), 200, {"target": b"/x", "has": {b"Host": b"a.test"}}, ends=True),
-    Request("H13", "OPTIONS of a server", get(target=b"http://a.test", method=b"OPTIONS"), 200, {"target": b"/"}, choice="RFC 9112 §3.2.4 would send `*`; the path that was routed is sent"),
+    Request("H13", "OPTIONS of a server", get(target=b"http://a.test", method=b"OPTIONS"), 200, {"target": b"*"}, rule="9112 §3.2.4"),
+    Request("H13", "OPTIONS of a path", get(target=b"http://a.test/", method=b"OPTIONS"), 200, {"target": b"/"}),
+    Request("H13", "OPTIONS of a query", get(target=b"http://a.test?x", method=b"OPTIONS"), 200, {"target": b"/?x"}),
 ] + [
     Request("H13", case, get(target=t, host=h), 400)
     for case, t, h in (("userinfo", b"http://u@a.test/", b"Host: a.test\r\n"), ("userinfo that looks like the host", b"http://a.test@b.test/", b"Host: a.test\r\n"), ("no authority", b"http:///x", b"Host: a.test\r\n"),

@@ -254,6 +254,16 @@ def test_response(edge, row):
             raise AssertionError(f"{way}: {why}") from why
 
 
+def test_every_rule_has_rows():
+    for table in (rows.REQUESTS, rows.RESPONSES):
+        names = [r.name for r in table]
+        assert len(set(names)) == len(names)
+    rules = {f"F{i}" for i in range(1, 24)} | {f"H{i}" for i in range(1, 26)} | {"7.3", "7.4", "7.6"}
+    assert rules == set(rows.RULES)
+    assert rules <= {r.id for r in rows.REQUESTS + rows.RESPONSES}
+    assert all(r.rule for r in rows.REQUESTS + rows.RESPONSES if r.id not in rules)
+
+
 def test_rows_leak_no_descriptor(fresh):
     e = fresh(ROUTE)
     e.V.play(OK)

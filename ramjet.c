@@ -5754,6 +5754,7 @@ static int h1_request_line(struct h1_head *h, const uint8_t *p, size_t end, cons
     rc = h1_crlf(h, p, (size_t)rc, end);
     if (rc <= 0) return rc;
     if (h->msg.method == HTTP_CONNECT || h->msg.method == HTTP_TRACE) return h1_refuse(h, 405, "method not allowed");
+    if (h->msg.method == HTTP_PRI) return h1_refuse(h, 400, "PRI is no method but the preface of HTTP/2"); /* RFC 9113 section 11.6 */
     return rc;
 }
 

@@ -655,6 +655,7 @@ enum { HTTP_IDEMPOTENT = 1 };
     X(OPTIONS, HTTP_IDEMPOTENT)    \
     X(PATCH,   0)                  \
     X(POST,    0)                  \
+    X(PRI,     0)                  \
     X(PUT,     HTTP_IDEMPOTENT)    \
     X(TRACE,   HTTP_IDEMPOTENT)
 enum http_method {

@@ -759,6 +759,8 @@ UPGRADES = [
     Request("7.4", "HTTP/2 preface and frames", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", 400),
     Request("7.4", "HTTP/2 preface behind a request", get() + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (200, 400), [{"target": b"/"}]),
     Request("7.4", "HTTP/2 preface as a request of 1.1", get(target=b"*", method=b"PRI"), 400),
+    Request("7.4", "PRI as a method of 1.1", get(method=b"PRI"), 400, choice="it is reserved for the preface, and servers of both versions sniff for it"),
+    Request("7.4", "a method that starts as PRI", get(method=b"PRIX"), 200, [{"method": b"PRIX"}]),
 ]
 
 # ---------------------------------------------------------------------------------------------------------------------------

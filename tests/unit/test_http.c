@@ -12,6 +12,7 @@ UT(http_method_is_found_by_its_exact_token)
         UT_ROW("POST", HTTP_POST),
         UT_ROW("PUT", HTTP_PUT),
         UT_ROW("TRACE", HTTP_TRACE),
+        UT_ROW("PRI", HTTP_PRI), UT_ROW("PRIX", HTTP_OTHER_METHOD),
         UT_ROW("", HTTP_OTHER_METHOD),
         UT_ROW("G", HTTP_OTHER_METHOD),
         UT_ROW("GETX", HTTP_OTHER_METHOD),

@@ -143,9 +143,9 @@ run:                               ## install what is missing, build, and serve 
 	@$(MAKE) --no-print-directory ramjet
 	@trap : INT; ./ramjet demo
 
-test: deps                         ## everything: lint, unit, vendoring, chart, release, black box and mutated messages on both engines, cluster
+test: deps                         ## everything: lint, unit, vendoring, chart, release, black box mutated messages and peers on both engines, cluster
 	@$(MAKE) --no-print-directory -j2 tools ramjet build/ramjet build/unit build/unit-asan
-	@tests/run lint unit unit-asan vendor chart release blackbox property cluster
+	@tests/run lint unit unit-asan vendor chart release blackbox property peers cluster
 
 check: ramjet build/unit           ## the part that takes under two minutes: lint, unit, a quick black box
 	@tests/run --quick lint unit vendor blackbox
@@ -176,6 +176,9 @@ sim:                               ## [tests/sim] the simulated engine with SEED
 
 property: build/ramjet             ## [tests/property] MESSAGES=10000000 mutated messages on each engine against a reference reading
 	@RAMJET_BIN=build/ramjet tests/property/run --messages $(MESSAGES)
+
+property-peers: build/ramjet       ## [tests/property] MESSAGES=10000000 of them through each engine to nginx, HAProxy, Go, Node and Python
+	@RAMJET_BIN=build/ramjet tests/property/run --peers --messages $(MESSAGES)
 
 bench: build/ramjet                ## [bench/run] measure beside nginx, HAProxy and a bare relay, under 30 minutes
 	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BENCH)"

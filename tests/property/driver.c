@@ -12,7 +12,7 @@
  *   >POST /x a.test 5:hello
  *   |200#0 404 400! .
  *
- * #0 is the request that the answer is of, `!` is Connection: close, and the end is `.` (closed), R (reset) or T (nothing happened for -t seconds).
+ * #0 is the request that the answer is of, `!` is Connection: close, and the end is `.` (closed), R (reset) or T (given up, see look_at_clock).
  * What must never be: `~` a request that was begun and not ended where that is not expected, `X` octets that are no request, `?` no answer. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -33,7 +33,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PIECES_MAX = 255, ALTS_MAX = 16, SERIALS = 1 << 21, AFTER = 4096, QUEUE = 1024 };
+enum { PIECES_MAX = 255, ALTS_MAX = 16, SERIALS = 1 << 21, AFTER = 4096, QUEUE = 1024, PASSED_BY = 20000 };
 
 struct bytes {
     char *p;
@@ -74,7 +74,7 @@ struct stream {
     uint32_t alts, await;
     bool fin_at_once, fin, closing, over, partial, begun, queued;
     int fd;
-    uint64_t since;                                      /* ns of the last thing that happened */
+    uint64_t since;                                      /* streams that had been over when the last thing happened */
     struct bytes in;                                     /* from the proxy, not read yet */
     struct bytes seen, answers;                          /* the transcript */
     uint32_t requests, answered;
@@ -93,7 +93,8 @@ static struct {
     struct stream *by_serial[SERIALS], *first_over, **last_over;
     uint32_t serial, active, overs;
     uint32_t *seq;                                       /* of every request: its number within its stream */
-    uint64_t seqs, streams, wrong, orphans, complete, refused;
+    uint64_t seqs, streams, ended, wrong, orphans, complete, refused;
+    uint64_t last_ns;                                    /* of the last thing that happened to any stream */
     bool all;
     double seconds;
     struct stream **ready;
@@ -106,6 +107,12 @@ static uint64_t now_ns(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void moved(struct stream *s)
+{
+    s->since = d.ended;
+    d.last_ns = now_ns();
 }
 
 static void die(const char *what)
@@ -295,7 +302,7 @@ static void take_request(struct upstream *u, const struct head *h, const char *b
         put_text(&s->seen, text);
         put(&s->seen, body, n);
         put_text(&s->seen, "\n");
-        s->since = now_ns();
+        moved(s);
     } else {
         d.seq[d.seqs] = 0;
         d.orphans++;
@@ -461,7 +468,7 @@ static void stream_open(struct stream *s)
     if (connect(s->fd, (struct sockaddr *)&d.proxy, sizeof d.proxy) < 0) die("connect");
     fcntl(s->fd, F_SETFL, O_NONBLOCK);
     watch(EPOLL_CTL_ADD, s->fd, EPOLLIN, s);
-    s->since = now_ns();
+    moved(s);
     stream_ready(s);
 }
 
@@ -476,6 +483,7 @@ static void stream_end(struct stream *s, const char *how)
     close(s->fd);
     s->over = true;
     d.active--;
+    d.ended++;
     d.overs++;
     *d.last_over = s;
     d.last_over = &s->newer;
@@ -508,7 +516,7 @@ static void stream_send(struct stream *s)
         s->sent += (uint32_t)n;
         if (s->sent == s->piece[s->next]) s->next++, s->sent = 0;
         if (s->next < s->pieces) stream_ready(s);
-        s->since = now_ns();
+        moved(s);
     }
     stream_fin(s);
 }
@@ -520,6 +528,19 @@ static char *find_field(char *head, size_t n, const char *name)
     for (char *p = head; (p = memchr(p, '\n', n - (size_t)(p - head))) != NULL; p++)
         if (n - (size_t)(p - head) > k + 1 && strncasecmp(p + 1, name, k) == 0 && p[1 + k] == ':') return p + 2 + k;
     return NULL;
+}
+
+/* The octets of a chunked body, 0 when it is not whole. */
+static size_t answer_chunks(const char *p, size_t n)
+{
+    for (size_t at = 0;;) {
+        const char *end = memmem(p + at, n - at, "\r\n", 2);
+        size_t size = end ? strtoul(p + at, NULL, 16) : 0;
+
+        if (!end || n - (size_t)(end - p) < size + 4) return 0;
+        at = (size_t)(end - p) + size + 4;
+        if (!size) return at;
+    }
 }
 
 /* Takes the answers that are whole. A body that is announced and does not come is that of a HEAD request. */
@@ -539,6 +560,8 @@ static void stream_answers(struct stream *s, bool end)
         }
         if ((f = find_field(s->in.p, head_n, "content-length"))) body = (size_t)atol(f);
         left = s->in.n - head_n;
+        f = find_field(s->in.p, head_n, "transfer-encoding");
+        if (f && !(body = answer_chunks(s->in.p + head_n, left))) return;
         if (body && left >= 7 && memcmp(s->in.p + head_n, "HTTP/1.", 7) == 0) body = 0;
         else if (body && !left && end) body = 0;
         else if (left < body && (left || !(s->answered + 1 >= s->await))) return;
@@ -562,7 +585,7 @@ static void stream_readable(struct stream *s)
     ssize_t n = recv(s->fd, buf, sizeof buf, 0);
 
     if (s->over || (n < 0 && errno == EAGAIN)) return;
-    s->since = now_ns();
+    moved(s);
     if (n > 0) put(&s->in, buf, (size_t)n);
     stream_answers(s, n <= 0);
     if (n <= 0) stream_end(s, n < 0 ? "R" : ".");
@@ -600,15 +623,16 @@ static void stream_free(void)
     free(s);
 }
 
-/* Streams in which nothing happens any more. */
+/* Gives up streams in which nothing happens while thousands of others begin and end, or while nothing happens at all for -t seconds. A machine
+ * that is busy with other work is no reason. */
 static void look_at_clock(void)
 {
-    uint64_t now = now_ns();
+    bool silence = now_ns() - d.last_ns > (uint64_t)(d.seconds * 1e9);
 
     for (uint32_t i = 0; i < SERIALS && d.active; i++) {
         struct stream *s = d.by_serial[i];
 
-        if (s && !s->over && now - s->since > (uint64_t)(d.seconds * 1e9)) stream_end(s, "T");
+        if (s && !s->over && (silence || d.ended - s->since > PASSED_BY)) stream_end(s, "T");
     }
 }
 
@@ -664,7 +688,7 @@ int main(int argc, char **argv)
     d.proxy = at;
     d.proxy.sin_port = htons((uint16_t)port);
     if (pthread_create(&reader, NULL, read_streams, NULL)) return 1;
-    start = looked = now_ns();
+    start = looked = d.last_ns = now_ns();
     while (more || d.active) {
         while (more && d.active < connections) {
             struct stream *s = stream_take(&more);

@@ -169,6 +169,8 @@ def request_line(request, octets):
         raise Refused("CONNECT", METHOD, BAD)
     if request.method == b"TRACE":
         raise Refused("TRACE", METHOD, BAD)
+    if request.method == b"PRI":                         # reserved for the preface of HTTP/2; servers of both take it for that
+        raise Refused("PRI")
     target(request, words[1])
 
 

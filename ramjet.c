@@ -16492,7 +16492,10 @@ static int wrk_prepare(int n, const struct io_ops *ops, const struct cfg *cfg, s
         struct wrk *w = wrk_new(i, ops, cfg, memory_limit);
         int rc = wrk_box_init(&w->box);
 
-        if (rc < 0) return log_fail(e, "worker %d: socketpair: %s", i, strerror(-rc));
+        if (rc < 0) {
+            mem_free(w);
+            return log_fail(e, "worker %d: socketpair: %s", i, strerror(-rc));
+        }
         rj.threads[i] = &w->thread;
         if (wrk_open_listeners(w, cfg, i == 0, e) < 0) return -1;
     }
@@ -18480,10 +18483,10 @@ static int cli_help(int command)
 static int cli_version(int argc, char *const *argv)
 {
     struct str_builder b = str_growing();
-    bool licenses = argc == 1 && strcmp(argv[0], "--licenses") == 0;
+    bool licenses = argc > 0 && strcmp(argv[0], "--licenses") == 0;
 
-    if (argc && !licenses) {
-        cli_complain("version: unknown argument \"%s\"; --licenses is known", argv[licenses ? 1 : 0]);
+    if (argc > (licenses ? 1 : 0)) {
+        cli_complain("version: unknown argument \"%s\"; --licenses is known", argv[licenses]);
         return CLI_USAGE;
     }
     str_put(&b, S("ramjet " RJ_VERSION "\n"));
@@ -19222,6 +19225,8 @@ static void cli_close_failed(struct cli_server *s)
         struct wrk *w = wrk_at(rj.thread_count);
 
         for (uint32_t i = 0; i < w->listeners; i++) sys_close(w->listen_fd[i]);
+        sys_close(w->box.own_fd);
+        sys_close(w->box.wake_fd);
     }
     if (s->opened) {
         if (s->adm.loop) adm_close(&s->adm);

@@ -467,6 +467,8 @@ def test_reference(tmp_path):
     assert run_ramjet("reference", "metrics")[0] == 0
     status, out, _ = run_ramjet("version", "--licenses")
     assert status == 0 and "BearSSL" in out and "musl" in out and "inih" in out
+    status, _, err = run_ramjet("version", "--licenses", "twice")
+    assert status == 2 and 'unknown argument "twice"' in err
 
 
 # ---------------------------------------------------------------------------------------------------------------------------

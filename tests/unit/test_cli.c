@@ -170,3 +170,30 @@ UT(cli_is_ini_rows)
 
     UT_EACH(r, rows) UT_INT(cli_is_ini(r->path, ut_str(r->text)), r->ini);
 }
+
+/* A port that is taken: the start fails, and whoever embeds Ramjet may try again for ever without losing a descriptor. */
+UT(cli_failed_start_gives_everything_back)
+{
+    struct sockaddr_in6 sa = {0};
+    struct net_addr any = {.family = AF_INET}, taken;
+    socklen_t n = str_to_sockaddr(&any, &sa);
+    int fd = sys_socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char ini[256], err[512];
+    int64_t before;
+
+    UT_INT(sys_bind(fd, &sa, n), 0);
+    UT_INT(sys_listen(fd, 1), 0);
+    n = sizeof sa;
+    UT_INT(sys_getsockname(fd, &sa, &n), 0);
+    str_from_sockaddr(&sa, &taken);
+    snprintf(ini, sizeof ini, "[ramjet]\nworker-processes = 2\nadmin = off\nhttp = 127.0.0.1:%u\n", taken.port);
+    before = adm_count_fds();
+    for (int i = 0; i < 3; i++) {
+        struct ramjet *edge = NULL;
+
+        UT_INT(ramjet_start(&edge, ini, err, sizeof err), -1);
+        UT_CHECK(!edge && strstr(err, "cannot listen on"));
+        UT_INT(adm_count_fds(), before);
+    }
+    sys_close(fd);
+}

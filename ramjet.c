@@ -53,7 +53,10 @@ static _Thread_local struct rj_thread *rj_me;            /* the calling thread: 
  *          2. No state and no libc wrapper; EINTR is the caller's business.
  * ========================================================================== */
 
-#if defined(__x86_64__)
+#if defined(__clang_analyzer__)
+/* The analyzer reads no assembler: through a call of libc it sees that the kernel may write where a pointer leads. */
+static inline long sys_call6(long nr, long a, long b, long c, long d, long e, long f) { return syscall(nr, a, b, c, d, e, f); }
+#elif defined(__x86_64__)
 static inline long sys_call6(long nr, long a, long b, long c, long d, long e, long f)
 {
     long ret;
@@ -873,10 +876,10 @@ static bool str_to_ip6(struct str s, uint8_t out[16])
     if (gap < 0 ? k != 8 : k > 7) return false;
     memset(out, 0, 16);
     for (int j = 0; j < k; j++) {
-        int to = gap >= 0 && j >= gap ? 8 - k + j : j;
+        uint8_t *to = out + 2 * (size_t)(gap >= 0 && j >= gap ? 8 - k + j : j);
 
-        out[2 * to] = (uint8_t)(w[j] >> 8);
-        out[2 * to + 1] = (uint8_t)w[j];
+        to[0] = (uint8_t)(w[j] >> 8);
+        to[1] = (uint8_t)w[j];
     }
     return true;
 }
@@ -967,7 +970,7 @@ static void str_put_ip(struct str_builder *b, const struct net_addr *a)
     for (int i = 0; i < 8; i++) {
         int n = 0;
 
-        while (i + n < 8 && !a->ip[2 * (i + n)] && !a->ip[2 * (i + n) + 1]) n++;
+        while (i + n < 8 && !a->ip[2 * (size_t)(i + n)] && !a->ip[2 * (size_t)(i + n) + 1]) n++;
         if (n > len) best = i, len = n;
         if (n) i += n - 1;
     }
@@ -977,9 +980,8 @@ static void str_put_ip(struct str_builder *b, const struct net_addr *a)
             i += len - 1;
             continue;
         }
-        if (i && i != best + (best >= 0 ? len : 0)) str_put_c(b, ':');
-        else if (i && best < 0) str_put_c(b, ':');
-        str_put_hex(b, (uint64_t)a->ip[2 * i] << 8 | a->ip[2 * i + 1], 1);
+        if (i && (best < 0 || i != best + len)) str_put_c(b, ':');
+        str_put_hex(b, (uint64_t)a->ip[2 * (size_t)i] << 8 | a->ip[2 * (size_t)i + 1], 1);
     }
 }
 
@@ -1106,6 +1108,7 @@ static void *map_find(const struct map *m, struct str key)
 {
     uint32_t *slot = map_slot(m, key, str_hash(key));
 
+    RJ_CHECK(!slot || m->entries);
     return slot ? m->entries[*slot - 1].value : NULL;
 }
 
@@ -2327,7 +2330,7 @@ static void ur_close(struct io_loop *lp)
     if (ur->fd >= 0) sys_close(ur->fd);
     if (ur->sq_map) sys_unmap(ur->sq_map, ur->sq_bytes);
     if (ur->sqe_map) sys_unmap(ur->sqe_map, ur->sqe_bytes);
-    for (uint16_t i = 0; i < UR_BUFS; i++)
+    for (uint32_t i = 0; i < UR_BUFS; i++)
         if (ur->bufs[i]) mem_buf_put(ur->bufs[i]);
     if (ur->ring) sys_unmap(ur->ring, UR_BUFS * sizeof(struct sys_uring_buf));
     mem_free(ur->slots);
@@ -2635,7 +2638,7 @@ static void ur_on_accept(struct io_loop *lp, struct io_sock *s, const struct sys
         return;
     }
     lp->peer.family = 0;
-    if (c->res >= 0 || c->res != -ECANCELED) s->handle(s, IO_ACCEPT, c->res, NULL);
+    if (c->res != -ECANCELED) s->handle(s, IO_ACCEPT, c->res, NULL);
     if (c->flags & SYS_URING_CQE_MORE || s->flags & IO_S_CLOSING) return;
     s->flags &= (uint16_t)~IO_S_ARMED;
     if (s->flags & IO_S_WANT_STOP) {
@@ -3263,6 +3266,7 @@ static void dns_name_tell(struct dns_name *name)
             void *arg = w->arg;
 
             map_list_remove(&w->link);
+            RJ_CHECK(name->watches.next != &w->link);
             mem_free(w);
             on_change(arg, name->addrs, name->n, name->why);
         } else {
@@ -3771,7 +3775,7 @@ static int json_bad(struct json_reader *r, const uint8_t *at, const char *why)
 /* Puts `line 3, column 7: why` into the error after json_next said RJ_BAD. Returns -1. */
 static int json_fail(const struct json_reader *r, struct log_err *err)
 {
-    return log_fail(err, "line %u, column %llu: %s", r->line, (unsigned long long)(r->token_at - r->line_at + 1), r->error ? r->error : "no error");
+    return log_fail(err, "line %u, column %llu: %s", r->line, (unsigned long long)r->token_at - r->line_at + 1, r->error ? r->error : "no error");
 }
 
 /* The first byte from p on that is not plain text inside a string: a quote, a backslash, a control byte, or not ASCII.
@@ -4804,7 +4808,7 @@ static int yml_flow_value(struct yml_reader *y)
 
     if ((rc = yml_refuse(y))) return rc;
     if (c == '[' || c == '{') return yml_flow(y);
-    if ((rc = c == '"' || c == '\'' ? yml_quoted(y) : yml_plain(y, -1, true))) return rc;
+    if ((rc = (c == '"' || c == '\'' ? yml_quoted(y) : yml_plain(y, -1, true)))) return rc;
     return yml_emit_scalar(y, line, column);
 }
 
@@ -5090,7 +5094,7 @@ static inline __attribute__((always_inline)) uint64_t http_names_of(size_t n, ch
 {
     uint64_t set = 0;
 
-#define X(id, name, flags) if ((n == 0 || n == sizeof(name) - 1) && (c == 0 || c == name[0])) set |= 1ull << HTTP_F_##id;
+#define X(id, name, flags) if ((n == 0 || n == sizeof(name) - 1) && (c == 0 || c == (name)[0])) set |= 1ull << HTTP_F_##id;
     HTTP_FIELDS(X)
 #undef X
     return set;
@@ -5098,7 +5102,7 @@ static inline __attribute__((always_inline)) uint64_t http_names_of(size_t n, ch
 
 static inline uint64_t http_names_of_length(size_t n)
 {
-#define C(k) case k: return http_names_of(k, 0); case k + 1: return http_names_of(k + 1, 0); case k + 2: return http_names_of(k + 2, 0);
+#define C(k) case k: return http_names_of(k, 0); case (k) + 1: return http_names_of((k) + 1, 0); case (k) + 2: return http_names_of((k) + 2, 0);
     switch (n) {
     C(1) C(4) C(7) C(10) C(13) C(16) C(19) C(22)
     default: return 0;
@@ -5108,7 +5112,7 @@ static inline uint64_t http_names_of_length(size_t n)
 
 static inline uint64_t http_names_from(uint8_t first)
 {
-#define C(k) case k: return http_names_of(0, k); case k + 1: return http_names_of(0, k + 1);
+#define C(k) case k: return http_names_of(0, k); case (k) + 1: return http_names_of(0, (k) + 1);
     switch (first | 0x20) {
     C('a') C('c') C('e') C('g') C('i') C('k') C('m') C('o') C('q') C('s') C('u') C('w') C('y')
     default: return 0;
@@ -7990,7 +7994,7 @@ static void cfg_put_origin(struct str_builder *b, const struct cfg_given *g)
         return;
     }
     str_put_z(b, g->where);
-    for (; *name; name++) str_put_c(b, g->where[0] == '-' ? *name : *name == '-' ? '_' : *name >= 'a' && *name <= 'z' ? (char)(*name - 32) : *name);
+    for (; *name; name++) str_put_c(b, (char)(g->where[0] == '-' ? *name : *name == '-' ? '_' : *name >= 'a' && *name <= 'z' ? *name - 32 : *name));
 }
 
 /* Applies the values of one source over those of the weaker ones. */
@@ -8079,7 +8083,7 @@ static void cfg_load_file(struct cfg *c, const struct cfg_input *in, struct cfg_
     const char *name = in->file_name ? in->file_name : (const char *)c->config.p;
     struct cfg_reader *r = mem_need(sizeof *r);
     struct str_builder text = str_growing();
-    int rc = 0;
+    int rc;
 
     *r = (struct cfg_reader){.c = c, .report = report, .file = name};
     if (in->file_name) cfg_parse(r, in->text);
@@ -8417,9 +8421,9 @@ static void obj_store_path_type(struct obj_reader *r, struct str s)
     static const char *const names[] = {[OBJ_PATH_PREFIX] = "Prefix", [OBJ_PATH_EXACT] = "Exact", [OBJ_PATH_IMPLEMENTATION] = "ImplementationSpecific"};
     struct obj_path *path = obj_list_last(&r->paths, sizeof *path);
 
-    for (uint8_t i = 0; i < RJ_COUNT(names); i++) {
+    for (size_t i = 0; i < RJ_COUNT(names); i++) {
         if (!str_eq(s, str_z(names[i]))) continue;
-        path->type = i;
+        path->type = (uint8_t)i;
         return;
     }
     obj_set_bad(r, true, "found \"" STR_FMT "\", expected Exact, Prefix or ImplementationSpecific", STR_ARG(obj_shown(s)));
@@ -8469,9 +8473,9 @@ static void obj_store_value(struct obj_reader *r, const struct json_event *ev)
     case OBJ_PORT_NUMBER: ((struct obj_port *)obj_list_last(&r->ports, sizeof(struct obj_port)))->port = obj_port_number(r, s); break;
     case OBJ_PORT_PROTOCOL: r->foreign_port = !str_eq(s, S("TCP")); break;
     case OBJ_ADDRESS: obj_store_address(r, s); break;
-    case OBJ_READY: r->condition[0] = ev->flag; break;
-    case OBJ_SERVING: r->condition[1] = ev->flag; break;
-    case OBJ_TERMINATING: r->condition[2] = ev->flag; break;
+    case OBJ_READY: r->condition[0] = ev->flag ? 1 : 0; break;
+    case OBJ_SERVING: r->condition[1] = ev->flag ? 1 : 0; break;
+    case OBJ_TERMINATING: r->condition[2] = ev->flag ? 1 : 0; break;
     case OBJ_NONE: case OBJ_ENDPOINTS: case OBJ_PORTS: case OBJ_ANNOTATIONS: case OBJ_FALLBACK: case OBJ_RULES: case OBJ_BACKEND_RESOURCE: case OBJ_RULE:
     case OBJ_PATHS: case OBJ_PATH: case OBJ_PATH_BACKEND: case OBJ_PORT: case OBJ_ENDPOINT:
         break;
@@ -9051,6 +9055,7 @@ static int obj_read(struct str text, int (*on)(void *arg, const struct obj_found
     size_t i = 0;
     int rc;
 
+    RJ_CHECK(text.p || !text.n);
     while (i < text.n && (text.p[i] == ' ' || text.p[i] == '\t' || text.p[i] == '\n' || text.p[i] == '\r')) i++;
     looks_like_json = i < text.n && (text.p[i] == '{' || text.p[i] == '[');
     is_json = looks_like_json && json_read(text, true, obj_ignore, NULL, &json_err) == 0;
@@ -9397,7 +9402,8 @@ static int k8s_config_cluster(struct k8s_config *c, const struct json_node *n, s
 
         if (!is_ip && !k8s_host_ok(s)) return log_fail(err, "tls-server-name `" STR_FMT "`: a bad host name", STR_ARG(s));
         if (!is_ip) c->tls_ip = (struct net_addr){0};
-        c->tls_name = is_ip ? (struct str){0} : str_dup(&c->arena, s);
+        c->tls_name = (struct str){0};
+        if (!is_ip) c->tls_name = str_dup(&c->arena, s);
     }
     return 0;
 }
@@ -10992,7 +10998,7 @@ static struct rt_layout rt_host_layout(struct str name, const struct rt_rule *ru
         for (l.slots = 16; l.slots < 2 * n;) l.slots *= 2;
     }
     l.lengths = (sizeof(struct rt_host) + name.n + 7) & ~(size_t)7;
-    l.index = l.lengths + 2 * l.words * sizeof(uint64_t);
+    l.index = l.lengths + (size_t)2 * l.words * sizeof(uint64_t);
     l.rules = l.index + l.slots * sizeof(struct rt_index);
     l.text = l.rules + n * sizeof(struct rt_rule);
     l.total = l.text + text;
@@ -13966,7 +13972,7 @@ static void fw_put_date(struct str_builder *sb, uint64_t wall_ms)
 
     str_put_time(&b, wall_ms);
     str_putf(sb, "Date: %.3s, %.2s %.3s %.4s %.8s GMT\r\n", days + wall_ms / 86400000 % 7 * 3, iso + 8,
-             months + ((iso[5] - '0') * 10 + iso[6] - '0' - 1) * 3, iso, iso + 11);
+             months + (size_t)((iso[5] - '0') * 10 + iso[6] - '0' - 1) * 3, iso, iso + 11);
 }
 
 /* Bytes that an answer of our own needs beyond FL_ANSWER_MAX. */
@@ -14530,7 +14536,7 @@ static void al_put_combined(struct str_builder *sb, const struct px_req *r, stru
 
     str_put_time(&time, clk_wall_ms());
     str_put_ip(sb, &r->client);
-    str_putf(sb, " - - [%.2s/%.3s/%.4s:%.8s +0000] \"", iso + 8, months + ((iso[5] - '0') * 10 + iso[6] - '0' - 1) * 3, iso, iso + 11);
+    str_putf(sb, " - - [%.2s/%.3s/%.4s:%.8s +0000] \"", iso + 8, months + (size_t)((iso[5] - '0') * 10 + iso[6] - '0' - 1) * 3, iso, iso + 11);
     str_put_json(sb, r->log_method);
     str_put_c(sb, ' ');
     str_put_json(sb, path);
@@ -17541,7 +17547,7 @@ static void adm_put_workers(struct str_builder *b)
         const struct mtr_thread *m = &rj.threads[t]->mtr;
 
         str_putf(b, "ramjet_worker_connections{worker=\"%d\"} %lld\n", t,
-                 (long long)(mtr_read(&m->gauge[MTR_CLIENT_ACTIVE]) + mtr_read(&m->gauge[MTR_CLIENT_IDLE])));
+                 (long long)mtr_read(&m->gauge[MTR_CLIENT_ACTIVE]) + (long long)mtr_read(&m->gauge[MTR_CLIENT_IDLE]));
     }
 }
 
@@ -17575,13 +17581,13 @@ static void adm_put_process(struct str_builder *b, const struct adm *adm)
     char statm[128] = "";
     int fd = sys_open("/proc/self/statm", O_RDONLY | O_CLOEXEC, 0);
     long n = fd < 0 ? 0 : sys_read(fd, statm, sizeof statm - 1);
-    long long pages;
+    const char *resident = strchr(statm, ' ');             /* the second number, in pages */
     int64_t fds = adm_count_fds();
     uint64_t cpu_us = sys_clock_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000;
 
     if (fd >= 0) sys_close(fd);
-    if (n > 0 && sscanf(statm, "%*d %lld", &pages) == 1)
-        adm_put_gauge(b, "process_resident_memory_bytes", "Resident memory", pages * (int64_t)sysconf(_SC_PAGESIZE));
+    if (n > 0 && resident)
+        adm_put_gauge(b, "process_resident_memory_bytes", "Resident memory", strtoll(resident, NULL, 10) * (int64_t)sysconf(_SC_PAGESIZE));
     if (fds >= 0) adm_put_gauge(b, "process_open_fds", "Open descriptors", fds);
     adm_put_family(b, "process_cpu_seconds_total", "User and system time of all threads", "counter");
     str_put(b, S("process_cpu_seconds_total "));

@@ -40,12 +40,12 @@ export PATH := $(CURDIR)/build/tools:$(CURDIR)/build/go/bin:$(PATH)
 
 # ---- Debian packages ---------------------------------------------------------------------------------------------------------------
 DEPS_BUILD = binutils curl gcc libbearssl-dev libc6-dev libinih-dev make musl-tools
-DEPS_TEST  = buildah ca-certificates clang git iproute2 libclang-rt-14-dev openssl python3 python3-pytest python3-venv python3-yaml \
+DEPS_TEST  = buildah ca-certificates clang clang-tidy cppcheck git iproute2 libclang-rt-14-dev openssl python3 python3-pytest python3-venv python3-yaml \
              $(shell cat tests/*/deps 2>/dev/null)
 DEPS       = $(sort $(DEPS_BUILD) $(DEPS_TEST))
 DEPS_BENCH = $(DEPS_BUILD) haproxy nginx-light python3-matplotlib valgrind wrk
 
-.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint property property-peers readme release repro run show sim test tools tsan unit
+.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint property property-peers readme release repro run show sim test tidy tools tsan unit
 .DELETE_ON_ERROR:
 
 all: ramjet                        ## build ./ramjet (the same as `make`)
@@ -152,6 +152,9 @@ check: ramjet build/unit           ## the part that takes under two minutes: lin
 
 lint: ramjet                       ## the linter and what else can be checked without running a proxy
 	@tests/run lint
+
+tidy:                              ## clang-tidy with its analyzer, and cppcheck: some minutes (.clang-tidy and .cppcheck say what is checked)
+	@tests/run tidy
 
 unit: build/unit build/unit-asan   ## the unit tests, plain and with sanitizers
 	@tests/run unit unit-asan

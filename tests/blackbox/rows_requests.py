@@ -6,7 +6,7 @@ HELLO = b"5\r\nhello\r\n0\r\n\r\n"
 LAST = b"0\r\n\r\n"
 EVIL_LENGTH = b"Content-Length: %d\r\n" % len(EVIL)
 HEAD_BYTES, LINE_BYTES, FIELDS, BODY_BYTES = 32768, 8192, 100, 1 << 20       # the defaults of the options
-EXT_BYTES = 4096
+EXT_BYTES, TRAILER_BYTES = 4096, 8192
 
 
 def text(v):
@@ -372,6 +372,10 @@ FRAMING = [
                          ("obs-text in a name", b"X\x85: y", ""), ("brackets in a name", b"[X]: y", ""), ("a request line", b"GET /evil HTTP/1.1\r\nHost: a.test", ""),
                          ("a request line that has a colon", b"X:POST / HTTP/1.1\r\nGET /evil HTTP/1.1", "TROPHY-39"))
 ] + [
+    Request("F18", "64 fields", chunks(b"5\r\nhello\r\n0\r\n" + b"X: y\r\n" * 64 + b"\r\n"), 200, {"body": b"hello", "trailers": {b"X": b", ".join([b"y"] * 64)}}),
+    Request("F18", "65 fields", chunks(b"5\r\nhello\r\n0\r\n" + b"X: y\r\n" * 65 + b"\r\n" + EVIL), 431, PARTIAL),
+    Request("F18", "at the limit", chunks(b"5\r\nhello\r\n0\r\nX: " + b"y" * (TRAILER_BYTES - 7) + b"\r\n\r\n"), 200, {"body": b"hello", "trailers": {b"X": b"y" * (TRAILER_BYTES - 7)}}),
+    Request("F18", "above the limit", chunks(b"5\r\nhello\r\n0\r\nX: " + b"y" * (TRAILER_BYTES - 6) + b"\r\n\r\n" + EVIL), 431, PARTIAL),
     Request("F18", "long", chunks(b"5\r\nhello\r\n0\r\nX: " + b"y" * 70000 + b"\r\n\r\n" + EVIL), 431, PARTIAL),
     Request("F18", "many", chunks(b"5\r\nhello\r\n0\r\n" + b"X: y\r\n" * 5000 + b"\r\n" + EVIL), 431, PARTIAL),
 
@@ -431,6 +435,7 @@ HEADS = [
     Request("H3", "empty name and a length", post(b": v\r\n" + EVIL_LENGTH, EVIL), 400),
     Request("H3", "only a colon", get(b":\r\nI: am chopped off\r\n"), 400, ref="TROPHY-27"),
     Request("H3", "two colons first", get(b":: v\r\n"), 400),
+    Request("H3", "a pseudo-header of HTTP/2", get(b":authority: b.test\r\n"), 400),
     Request("H3", "space in the name", get(b"X Y: v\r\n"), 400),
     Request("H3", "a field that is a request line", get(b"GET /evil HTTP/1.1\r\n"), 400),
 ] + [
@@ -537,6 +542,9 @@ HEADS = [
     Request("H10", "chunks in 1.2", post(TE, HELLO, version=b"HTTP/1.2"), 200, {"body": b"hello"}),
     Request("H10", "1.0 ends", get(version=b"HTTP/1.0"), 200, {"target": b"/"}, ends=True, ref="COMP-HTTP10-DEFAULT-CLOSE"),
     Request("H10", "1.0 lives on request", get(b"Connection: keep-alive\r\n", version=b"HTTP/1.0"), 200, {"target": b"/"}, ends=False),
+    Request("H10", "two of 1.0 that live on", get(b"Connection: keep-alive\r\n", version=b"HTTP/1.0") + get(b"Connection: Keep-Alive\r\n", target=b"/2", version=b"HTTP/1.0"), (200, 200), [{"target": b"/"}, {"target": b"/2"}]),
+    Request("H10", "two of 1.0, the first ends", get(version=b"HTTP/1.0") + EVIL, 200, {"target": b"/"}, ends=True),
+    Request("H10", "a body in 1.0 and a request behind", post(b"Connection: keep-alive\r\nContent-Length: 5\r\n", b"hello", version=b"HTTP/1.0") + get(target=b"/2"), (200, 200), [{"body": b"hello"}, {"target": b"/2"}]),
     Request("H10", "HTTP/0.9 simple request", b"GET /\r\n", 400, ref="RFC9112-2.3-HTTP09-REQUEST"),
     Request("H10", "HTTP/0.9 with LF", b"GET /\n", 400),
 
@@ -593,6 +601,7 @@ HEADS = [
     Request("H13", "https", get(target=b"https://a.test/x"), 200, {"target": b"/x", "has": {b"Host": b"a.test", b"X-Forwarded-Proto": b"http"}}),
     Request("H13", "no path", get(target=b"http://a.test"), 200, {"target": b"/", "has": {b"Host": b"a.test"}}),
     Request("H13", "no path but a query", get(target=b"http://a.test?y"), 200, {"target": b"/?y", "has": {b"Host": b"a.test"}}),
+    Request("H13", "a path to another rule", get(target=b"http://a.test/a/../secret"), 200, {"target": b"/secret", "at": "V"}),
     Request("H13", "letter case of the scheme", get(target=b"HTTP://a.test/x"), 200, {"target": b"/x"}),
     Request("H13", "letter case of the authority", get(target=b"http://A.Test/x"), 200, {"target": b"/x", "has": {b"Host": b"A.Test"}}),
     Request("H13", "in 1.0 without Host", get(target=b"http://a.test/x", host=b"", version=b"HTTP/1.0"), 200, {"target": b"/x", "has": {b"Host": b"a.test"}}, ends=True),
@@ -607,7 +616,7 @@ HEADS = [
                        ("another scheme", b"ftp://a.test/", b"Host: a.test\r\n"), ("file", b"file:///etc/passwd", b"Host: a.test\r\n"), ("javascript", b"javascript:alert(1)", b"Host: a.test\r\n"), ("ws", b"ws://a.test/", b"Host: a.test\r\n"),
                        ("httpx", b"httpx://a.test/", b"Host: a.test\r\n"), ("httpss", b"httpss://a.test/", b"Host: a.test\r\n"), ("fragment", b"http://a.test/#x", b"Host: a.test\r\n"), ("bad port", b"http://a.test:x/", b"Host: a.test\r\n"),
                        ("port too large", b"http://a.test:65536/", b"Host: a.test\r\n"), ("two ports", b"http://a.test:80:80/", b"Host: a.test\r\n"), ("escaped authority", b"http://a%2etest/", b"Host: a.test\r\n"), ("a comma", b"http://a.test,b.test/", b"Host: a.test\r\n"),
-                       ("bad IPv6", b"http://[::g]/", b"Host: a.test\r\n"), ("NUL", b"http://a.test\x00/", b"Host: a.test\r\n"), ("backslash behind the authority", b"http://a.test\\@b.test/", b"Host: a.test\r\n"))
+                       ("bad IPv6", b"http://[::g]/", b"Host: a.test\r\n"), ("above the root", b"http://a.test/../x", b"Host: a.test\r\n"), ("above the root, escaped", b"http://a.test/%2e%2e/x", b"Host: a.test\r\n"), ("a bad escape", b"http://a.test/%zz", b"Host: a.test\r\n"), ("NUL", b"http://a.test\x00/", b"Host: a.test\r\n"), ("backslash behind the authority", b"http://a.test\\@b.test/", b"Host: a.test\r\n"))
 ] + [
     Request("H13", "unknown authority", get(target=b"http://b.test/", host=b"Host: b.test\r\n"), 404),
     Request("H13", "in the path it is a path", get(target=b"/http://b.test/"), 200, {"target": b"/http://b.test/"}),
@@ -636,6 +645,7 @@ HEADS = [
     Request("H15", "the rest of RFC 3986", get(target=b"/-._~!$&'()*+,;=:@/?-._~!$&'()*+,;=:@/?"), 200, {"target": b"/-._~!$&'()*+,;=:@/?-._~!$&'()*+,;=:@/?"}),
     Request("H15", "what browsers leave raw", get(target=b"/a|b^c`d{e}[f]?a|b^c`d{e}[f]\\"), 200, {"target": b"/a|b^c`d{e}[f]?a|b^c`d{e}[f]\\"}, choice="not in RFC 3986, but browsers send them raw, a backslash in the query only"),
     Request("H15", "an escaped CRLF stays escaped", get(target=b"/%0d%0aX:%20y"), 200, {"target": b"/%0D%0AX:%20y"}, ref="MAL-URL-PERCENT-CRLF"),
+    Request("H15", "a percent sign alone in the query", get(target=b"/?q=100%"), 400, choice="a browser sends it from a badly written link; readers differ about what stands behind it"),
     Request("H15", "an empty query", get(target=b"/?"), 200, {"target": b"/?"}),
     Request("H15", "a query with a question mark", get(target=b"/?a?b"), 200, {"target": b"/?a?b"}),
 
@@ -765,6 +775,8 @@ UPGRADES = [
     Request("7.4", "an unknown version is the upstream's business", get(b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 99\r\n"), 200,
             {"has": {b"Upgrade": b"websocket", b"Sec-WebSocket-Version": b"99"}}, ref="WS-UPGRADE-INVALID-VER"),
     Request("7.4", "letter case", get(b"Connection: keep-alive, uPGRADE\r\nUpgrade: WebSocket\r\n" + WS), 200, {"has": {b"Upgrade": b"websocket", b"Connection": b"upgrade"}}),
+    Request("7.4", "WebSocket and close", get(b"Connection: close, Upgrade\r\nUpgrade: websocket\r\n" + WS), 200, {"has": {b"Upgrade": b"websocket", b"Connection": b"upgrade"}}, ends=True),
+    Request("7.4", "WebSocket and Expect", get(b"Connection: Upgrade\r\nUpgrade: websocket\r\nExpect: 100-continue\r\n" + WS), 200, {"has": {b"Upgrade": b"websocket"}, "lacks": (b"Expect",)}),
     Request("7.4", "a request behind it that did not wait for 101", get(b"Connection: Upgrade\r\nUpgrade: websocket\r\n" + WS) + get(target=b"/2"), 200, {"has": {b"Upgrade": b"websocket"}}, ends=True, one_piece=True,
             choice="dropped: octets that were meant for a tunnel are never read as requests"),
     Request("7.4", "a frame behind it that did not wait for 101", get(b"Connection: Upgrade\r\nUpgrade: websocket\r\n" + WS) + b"\x81\x85\x00\x00\x00\x00hello", 200, {"has": {b"Upgrade": b"websocket"}}, ends=True, one_piece=True),
@@ -862,6 +874,9 @@ CVES = [
     Request("GHSA-gm3x-23wp-hc2c", "an escaped slash passes by a rule", get(target=b"/secret%2fadmin"), 200, {"target": b"/secret%2Fadmin"}, rule="Traefik: 3986 §2.2"),
     Request("CVE-2022-4886", "a path escapes its rule", get(target=b"/a/%2e%2e/secret/"), 200, {"target": b"/secret/", "at": "V"}, rule="ingress-nginx: 3986 §6.2.2"),
     Request("CVE-2021-25742", "a path is never configuration", get(target=b"/;}%20location%20/x%20{"), 200, {"target": b"/;}%20location%20/x%20{"}, rule="ingress-nginx: nothing is rendered into text"),
+    Request("CVE-2023-5043", "nor is a field", get(b"X: }\\n location / { return 200; } #;\r\n"), 200, {"has": {b"X": b"}\\n location / { return 200; } #;"}}, rule="ingress-nginx: nothing is rendered into text"),
+    Request("CVE-2023-5044", "nor is a query", get(target=b"/?to=https://b.test;return%20301%20x;"), 200, {"target": b"/?to=https://b.test;return%20301%20x;"}, rule="ingress-nginx: nothing is rendered into text"),
+    Request("CVE-2024-7646", "CR hides nothing", get(b"X: y\rproxy_pass http://b.test\r\n"), 400, rule="ingress-nginx: 9112 §2.2"),
     Request("CVE-2025-1974", "a host is never configuration", get(host=b"Host: a.test;}\r\n"), 400, rule="ingress-nginx: 9112 §3.2"),
     Request("CVE-2023-44487", "the preface of HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, rule="all: HTTP/2 is not offered here"),
     Request("CVE-2023-39326", "extensions without content", chunks(b"1;" + b"a" * 5000 + b"\r\nx\r\n0\r\n\r\n"), 400, PARTIAL, rule="Go: 9112 §7.1.1"),

@@ -230,6 +230,14 @@ static void *mem_alloc(size_t n) { return MEM_FAULT() ? NULL : malloc(n); }
 static void *mem_realloc(void *p, size_t n) { return MEM_FAULT() ? NULL : realloc(p, n); }
 static void mem_free(void *p) { free(p); }
 
+/* Much was freed: what the C library keeps for later goes back to the kernel. musl's does so by itself. */
+static void mem_give_back(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
+
 /* n zeroed bytes for the control path, where there is nothing left to do without memory. */
 static void *mem_need(size_t n)
 {
@@ -1150,6 +1158,14 @@ static void *map_remove(struct map *m, struct str key)
     *slot = MAP_GONE;
     m->count--;
     return old;
+}
+
+/* Gives back room that a map had when it was much larger. Not during an iteration. True when there was any. */
+static bool map_trim(struct map *m)
+{
+    if (m->cap < 64 || m->count > m->cap / 4) return false;
+    map_rebuild(m, m->count + m->count / 2 + 8);
+    return true;
 }
 
 /* Next live value from *at on (start with 0), or NULL at the end. The map must not grow meanwhile; removing is fine. */
@@ -10794,6 +10810,7 @@ static uint32_t rt_slot_new(uint64_t ident, void *owner)
     if (t->free_slots) {
         slot = t->free_slots - 1;
         t->free_slots = t->slots[slot].next;
+        t->nfree--;
     } else {
         if (t->nslots == t->slots_cap) {
             t->slots_cap = t->slots_cap + t->slots_cap / 2 + 16;
@@ -10847,8 +10864,32 @@ static void rt_slot_free(uint32_t slot)
 
     RJ_CHECK(!s->refs && !s->uses && !s->dying);
     if (s->latest) rt_block_retire(&s->latest->block);
-    *s = (struct rt_slot){.next = rj.rt.free_slots};
+    *s = (struct rt_slot){.next = rj.rt.free_slots, .free = true};
     rj.rt.free_slots = slot + 1;
+    rj.rt.nfree++;
+}
+
+/* Gives back the free slots behind the last one in use, when they are most of all. True when there were any. */
+static bool rt_trim_slots(void)
+{
+    struct rt_state *t = &rj.rt;
+    uint32_t n = t->nslots;
+
+    if (n < 64 || t->nfree < n - n / 4) return false;
+    while (n && t->slots[n - 1].free) n--;
+    if (n > t->slots_cap / 4) return false;
+    t->free_slots = t->nfree = 0;
+    for (uint32_t i = n; i--;) {
+        if (!t->slots[i].free) continue;
+        t->slots[i].next = t->free_slots;
+        t->free_slots = i + 1;
+        t->nfree++;
+    }
+    t->nslots = n;
+    t->slots_cap = n + n / 2 + 16;
+    t->slots = mem_realloc(t->slots, t->slots_cap * sizeof *t->slots);
+    RJ_BUG_ON(!t->slots);
+    return true;
 }
 
 /* ---- rules ---- */
@@ -12063,19 +12104,21 @@ static uint32_t rc_table_place(const struct rc_table *t, struct str key)
 
 static void *rc_table_find(const struct rc_table *t, struct str key) { return t->v ? t->v[rc_table_place(t, key)] : NULL; }
 
+static void rc_table_resize(struct rc_table *t, uint32_t mask)
+{
+    struct rc_table other = {.mask = mask, .count = t->count};
+
+    other.v = mem_need(((size_t)mask + 1) * sizeof *other.v);
+    for (uint32_t i = 0; t->v && i <= t->mask; i++)
+        if (t->v[i]) other.v[rc_table_place(&other, rc_key(t->v[i]))] = t->v[i];
+    mem_free(t->v);
+    *t = other;
+}
+
 /* Adds an item whose key is not there. */
 static void rc_table_add(struct rc_table *t, void *item)
 {
-    if (!t->v || t->count >= t->mask - t->mask / 4) {
-        struct rc_table bigger = {.mask = t->v ? t->mask * 2 + 1 : 15};
-
-        bigger.v = mem_need(((size_t)bigger.mask + 1) * sizeof *bigger.v);
-        for (uint32_t i = 0; t->v && i <= t->mask; i++)
-            if (t->v[i]) bigger.v[rc_table_place(&bigger, rc_key(t->v[i]))] = t->v[i];
-        bigger.count = t->count;
-        mem_free(t->v);
-        *t = bigger;
-    }
+    if (!t->v || t->count >= t->mask - t->mask / 4) rc_table_resize(t, t->v ? t->mask * 2 + 1 : 15);
     t->v[rc_table_place(t, rc_key(item))] = item;
     t->count++;
 }
@@ -12095,6 +12138,17 @@ static void rc_table_remove(struct rc_table *t, struct str key)
     }
     t->v[at] = NULL;
     t->count--;
+}
+
+/* Gives back room that the table had when it was much larger. True when there was any. */
+static bool rc_table_trim(struct rc_table *t)
+{
+    uint32_t mask = t->mask;
+
+    while (mask > 63 && t->count < mask / 8) mask /= 2;
+    if (mask == t->mask) return false;
+    rc_table_resize(t, mask);
+    return true;
 }
 
 /* The next item from *at on (start with 0), or NULL. The table must not change meanwhile. */
@@ -13180,6 +13234,16 @@ static void rc_compile(struct rc *rc, struct rt_changes *out)
         rc_compile_backend(rc, b, out);
     }
     mem_arena_free(&rc->scratch);
+}
+
+/* After a compile: gives back room that the tables had when they were much larger. True when there was any. */
+static bool rc_trim(struct rc *rc)
+{
+    struct rc_table *tables[] = {&rc->hosts, &rc->services, &rc->backends, &rc->names};
+    bool less = false;
+
+    for (size_t i = 0; i < RJ_COUNT(tables); i++) less |= rc_table_trim(tables[i]);
+    return less;
 }
 
 /* Takes other settings and routes of the file; everything is compiled again. Holds a reference. */
@@ -16650,7 +16714,7 @@ static void wrk_free(void)
  * ctl_ : Control loop
  *
  * Owns:    struct ctl, rj.ctl.
- * Calls:   sys_ mem_ str_ clk_ log_ rcu_ io_ ep_ dns_ cfg_ obj_ k8s_ rt_ rc_ wrk_
+ * Calls:   sys_ mem_ str_ map_ clk_ log_ rcu_ io_ ep_ dns_ cfg_ obj_ k8s_ rt_ rc_ wrk_
  * Threads: control, but for ctl_ask_reload and ctl_ask_stop.
  * Rules:   1. A lone change is compiled in the turn that brought it; a burst at most once per publish-interval.
  *          2. What is broken leaves the last table in service.
@@ -16745,6 +16809,16 @@ static void ctl_on_name_gone(void *arg, struct rc_name *name)
     dns_unwatch(&c->dns, name->watch);
 }
 
+/* After a compile: what many objects took that are gone goes back. */
+static void ctl_trim(struct ctl *c)
+{
+    bool less = rc_trim(&c->rc);
+
+    for (int i = 0; i < OBJ_KIND_COUNT; i++) less |= map_trim(&c->store.kind[i]);
+    less |= rt_trim_slots();
+    if (less) mem_give_back();
+}
+
 /* Compiles what has changed and publishes the result if it is another one. */
 static void ctl_compile(struct ctl *c)
 {
@@ -16761,6 +16835,7 @@ static void ctl_compile(struct ctl *c)
         mem_free(c->changes.v);
         c->changes = (struct rt_changes){0};
     }
+    ctl_trim(c);
     if (!published) return;
     if (first) log_info("ctl", "serving %u routes of %u hosts", rj.rt.hosts->routes, rj.rt.hosts->n);
     else log_info("ctl", "generation %llu%s: " STR_FMT, (unsigned long long)rj.rt.generation, rj.rt.pinned ? " (recorded, another one is pinned)" : "",

@@ -21,6 +21,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -1814,6 +1817,7 @@ struct rt_slot {
     uint32_t uses, pinned_uses;                          /* by rules of the newest and of the pinned table */
     uint32_t next;                                       /* in the list of free or dying slots, + 1 */
     bool dying;                                          /* refs fell to 0: rc_ is to look at it */
+    bool free;
 };
 
 struct rt_state {
@@ -1829,6 +1833,7 @@ struct rt_state {
     struct rt_slot *slots;
     uint32_t nslots, slots_cap;
     uint32_t free_slots, dying_slots;                    /* heads, slot + 1 */
+    uint32_t nfree;
     struct rt_record *oldest, *newest;
     uint32_t nrecords;
     struct rt_snapshot *first, *last;                    /* oldest and newest snapshot that exist */

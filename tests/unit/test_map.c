@@ -77,6 +77,33 @@ UT(map_removal_during_iteration)
     map_free(&m);
 }
 
+UT(map_trim_gives_back_what_is_far_too_much)
+{
+    static int values[MAP_UT_KEYS];
+    struct map m = {0};
+    uint32_t at = 0, cap;
+
+    UT_CHECK(!map_trim(&m));
+    for (uint32_t k = 0; k < MAP_UT_KEYS; k++) map_put(&m, map_ut_key(k), &values[k]);
+    cap = m.cap;
+    UT_CHECK(!map_trim(&m));
+    for (uint32_t k = 0; k < MAP_UT_KEYS; k++)
+        if (k % 10 != 3) map_remove(&m, map_ut_key(k));
+    UT_CHECK(map_trim(&m) && m.cap < cap / 4);
+    UT_CHECK(!map_trim(&m));
+    for (uint32_t k = 3; k < MAP_UT_KEYS; k += 10) {                 /* all there, in their order */
+        UT_CHECK(map_find(&m, map_ut_key(k)) == &values[k]);
+        UT_CHECK(map_next(&m, &at) == &values[k]);
+    }
+    UT_CHECK(!map_next(&m, &at));
+    for (uint32_t k = 0; k < MAP_UT_KEYS; k++) map_remove(&m, map_ut_key(k));
+    while (map_trim(&m)) {}
+    UT_CHECK(m.cap < 64 && !m.count);
+    for (uint32_t k = 0; k < MAP_UT_KEYS; k++) map_put(&m, map_ut_key(k), &values[k]);
+    UT_INT(m.count, MAP_UT_KEYS);
+    map_free(&m);
+}
+
 UT(map_lists)
 {
     struct map_link head, l[3];

@@ -465,3 +465,24 @@ UT(rt_diff_is_bounded)
     mem_free(c.v);
     rt_ut_close();
 }
+
+UT(rt_free_slots_at_the_end_go_back)
+{
+    uint32_t slots[200];
+
+    for (uint32_t i = 0; i < 200; i++) slots[i] = rt_slot_new(i + 1, NULL);
+    UT_CHECK(!rt_trim_slots());
+    for (uint32_t i = 199; i > 40; i--) rt_slot_free(slots[i]);
+    for (uint32_t i = 0; i < 30; i += 2) rt_slot_free(slots[i]);
+    UT_CHECK(rt_trim_slots());
+    UT_INT(rj.rt.nslots, 41);
+    UT_INT(rj.rt.nfree, 15);
+    UT_CHECK(!rt_trim_slots());
+    for (uint32_t i = 0; i <= 30; i += 2) {                          /* the lowest first, then new ones */
+        uint32_t got = rt_slot_new(i + 1, NULL);
+
+        UT_INT(got, i < 30 ? slots[i] : 41);
+    }
+    UT_INT(rj.rt.slots[slots[29]].ident, 30);
+    rt_fini();
+}

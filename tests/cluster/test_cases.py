@@ -110,6 +110,7 @@ class Held:
 
     def close(self):
         self.release.set()
+        self.sock.shutdown(socket.SHUT_RDWR)      # accept() in the other thread would keep it
         self.sock.close()
 
 

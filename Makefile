@@ -195,7 +195,7 @@ bench-guard: build/ramjet          ## [bench/guard] instructions per request and
 	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BENCH)"
 	@bench/guard
 
-readme: ramjet                     ## write the options table of the README from the binary, and the tables of tests/*.md from the tests
+readme: ramjet                     ## write the tables of the README from the binary, and the tables of tests/*.md from the tests
 	@tests/lint/run --fix
 
 license:                           ## print the header's licence macro, made from LICENSE

@@ -33,6 +33,7 @@
  *   fw_    Heads as they leave
  *   fl_    Flows: one direction of an exchange
  *   al_    Access log and metrics of a request
+ *   tp_    Transports
  *   px_    Client connection, request, tunnel
  *   wrk_   Worker threads, listeners, drain
  *   ctl_   Control loop
@@ -5079,6 +5080,9 @@ static const struct http_name {
 #define X(id, name, flags) [HTTP_F_##id] = {name, sizeof(name) - 1, flags},
     HTTP_FIELDS(X)
 #undef X
+    [HTTP_F_FW_AGREES] = {"", 0, HTTP_OWN},
+    [HTTP_F_FW_KEPT] = {"", 0, HTTP_OWN},
+    [HTTP_F_FW_REMOVED] = {"", 0, HTTP_OWN},
 };
 /* A longer name breaks the build here. */
 enum {
@@ -5157,24 +5161,113 @@ static inline void http_name_words(const uint8_t *p, size_t n, uint64_t w[3])
     w[0] = (uint64_t)p[0] | (uint64_t)p[n / 2] << 8 | (uint64_t)p[n - 1] << 16;
 }
 
+/* The rows of HTTP_FORWARDING, each with the id that a name gets which is no known field. */
+static const struct http_forwarding {
+    const char *text;
+    uint8_t n, family, id, fate;                         /* family: names that begin so */
+} http_forwardings[] = {
+#define HTTP_FATE_ID(fate) HTTP_FATE_##fate == HTTP_FATE_AGREES ? HTTP_F_FW_AGREES : HTTP_FATE_##fate == HTTP_FATE_KEPT ? HTTP_F_FW_KEPT : HTTP_F_FW_REMOVED
+#define X(name, fate) {name, sizeof(name) - 1 - ((name)[sizeof(name) - 2] == '*'), (name)[sizeof(name) - 2] == '*', HTTP_FATE_ID(fate), HTTP_FATE_##fate},
+    HTTP_FORWARDING(X)
+#undef X
+};
+static_assert(RJ_COUNT(http_forwardings) <= 64, "a set of them is one word");
+
+/* The rows whose names begin with a letter, as a set. Every call has a constant, so that this folds into one. */
+static inline __attribute__((always_inline)) uint64_t http_forwardings_of(char c)
+{
+    uint64_t set = 0, bit = 1;
+
+#define X(name, fate) set |= (name)[0] == c ? bit : 0, bit <<= 1;
+    HTTP_FORWARDING(X)
+#undef X
+    return set;
+}
+
+static inline uint64_t http_forwardings_from(uint8_t first)
+{
+    switch (first | 0x20) {
+#define C(c) case c: return http_forwardings_of(c);
+    C('c') C('f') C('s') C('t') C('x')
+#undef C
+    default: return 0;
+    }
+}
+
+/* Whether a row begins with that letter: of a browser's names few do. */
+static inline bool http_may_forward(uint8_t first)
+{
+#define X(name, fate) | 1u << ((name)[0] & 31)
+    const uint32_t letters = 0 HTTP_FORWARDING(X);
+#undef X
+
+    return letters >> (first & 31) & 1;
+}
+
+/* The id of a name that is no known field: that of the longest row that fits. */
+static __attribute__((noinline)) enum http_field_id http_forwarding_find(struct str name)
+{
+    enum http_field_id id = HTTP_F_NONE;
+    size_t longest = 0;
+
+    for (uint64_t set = http_forwardings_from(name.p[0]); set; set &= set - 1) {
+        const struct http_forwarding *f = &http_forwardings[__builtin_ctzll(set)];
+
+        if ((f->family ? name.n < f->n : name.n != f->n) || f->n < longest || !str_ieq(str_of(name.p, f->n), str_of((const uint8_t *)f->text, f->n))) continue;
+        longest = f->n;
+        id = (enum http_field_id)f->id;
+    }
+    return id;
+}
+
 /* The known field of that name, in any letter case. Length and first letter leave at most two to compare and mostly none: a browser's names
  * take 2 ns each, and 8 ns by length alone. */
 static enum http_field_id http_field_find(struct str name)
 {
     uint64_t set = http_names_of_length(name.n), w[3], t[3];
 
-    if (!set || !(set &= http_names_from(name.p[0]))) return HTTP_F_NONE;
-    http_name_words(name.p, name.n, w);
-    for (; set; set &= set - 1) {
-        unsigned id = (unsigned)__builtin_ctzll(set);
+    if (set && (set &= http_names_from(name.p[0]))) {
+        http_name_words(name.p, name.n, w);
+        for (; set; set &= set - 1) {
+            unsigned id = (unsigned)__builtin_ctzll(set);
 
-        http_name_words((const uint8_t *)http_names[id].text, name.n, t);
-        if (t[0] == http_lower64(w[0]) && t[1] == http_lower64(w[1]) && t[2] == http_lower64(w[2])) return (enum http_field_id)id;
+            http_name_words((const uint8_t *)http_names[id].text, name.n, t);
+            if (t[0] == http_lower64(w[0]) && t[1] == http_lower64(w[1]) && t[2] == http_lower64(w[2])) return (enum http_field_id)id;
+        }
     }
-    return HTTP_F_NONE;
+    return name.n && http_may_forward(name.p[0]) ? http_forwarding_find(name) : HTTP_F_NONE;
 }
 
 static inline uint8_t http_field_flags(enum http_field_id id) { return http_names[id].flags; }
+
+/* A name that some servers read as that of a field which this proxy decides about: they take other signs for hyphens. */
+__attribute__((cold, noinline)) static bool http_name_is_veiled(struct str name)
+{
+    uint8_t plain[2 * HTTP_NAME_MAX];                    /* of a longer name only the beginning can be one of a table */
+    size_t n = name.n < sizeof plain ? name.n : sizeof plain;
+    enum http_field_id id;
+
+    for (size_t i = 0; i < n; i++) plain[i] = http_is(name.p[i], HTTP_C_NAME) ? name.p[i] : '-';
+    id = http_field_find(str_of(plain, n));
+    return id == HTTP_F_HOST || http_names[id].flags & (HTTP_HOP | HTTP_FRAME | HTTP_OWN);
+}
+
+/* The forwarding fields as a Markdown table. */
+static void http_render_forwarding(struct str_builder *b)
+{
+    static const char *const fates[][2] = {
+#define X(id, stranger, trusted) {stranger, trusted},
+        HTTP_FATES(X)
+#undef X
+    };
+
+    str_put(b, S("| field | from a stranger | from a trusted peer |\n| --- | --- | --- |\n"));
+    for (size_t i = 0; i < RJ_COUNT(http_forwardings); i++) {
+        const struct http_forwarding *f = &http_forwardings[i];
+
+        str_putf(b, "| %s | %s | %s |\n", f->text, fates[f->fate][0], fates[f->fate][1]);
+    }
+}
 
 /* The next element of a comma-separated list (RFC 9110 section 5.6.1): trimmed, empty ones skipped. False at the end. */
 static bool http_list_next(struct str *rest, struct str *item)
@@ -5842,7 +5935,8 @@ static inline int h1_field(struct h1_head *h, const uint8_t *p, size_t at, size_
     f->value_n = (uint32_t)(ve - v);
     if (h->state == H1_TRAILERS) f->drop = f->id != HTTP_F_NONE;
     else if (f->id && (status = http_take_field(msg, p, f, h->request, &h->why))) return h1_refuse(h, status, h->why);
-    if (RJ_UNLIKELY(odd) && h->request && !limits->underscores && memchr(p + at, '_', f->name_n)) f->drop = true;
+    if (RJ_UNLIKELY(odd) && h->request && ((!limits->underscores && memchr(p + at, '_', f->name_n)) || http_name_is_veiled(str_of(p + at, f->name_n))))
+        f->drop = true;
     msg->nfields++;
     return (int)i + 2;
 }
@@ -13719,44 +13813,192 @@ static void up_fini(struct up *up)
 /* ============================================================================
  * mw_ : Middleware
  *
- * Owns:    struct mw_ctx; the table MW_STEPS.
+ * Owns:    struct mw_ctx, struct mw_hops; the table MW_STEPS.
  * Calls:   str_ http_ rt_ lm_
  * Threads: workers; pure but for what mw_ctx marks as out and what lm_ counts.
  * Rules:   1. A step is one table row and answers CONTINUE, ANSWER or WAIT.
  *          2. No step touches a socket.
  * ========================================================================== */
 
-static bool mw_is_trusted(const struct cfg *cfg, const uint8_t ip[16])
+/* A network of IPv6 holds no IPv4 address, not even all of it; a peer on a Unix socket has none that could be named. */
+static bool mw_is_trusted(const struct cfg *cfg, const struct net_addr *a)
 {
-    for (uint32_t i = 0; i < cfg->proxy_real_ip.n; i++)
-        if (str_cidr_has(&cfg->proxy_real_ip.v[i], ip)) return true;
+    for (uint32_t i = 0; i < cfg->proxy_real_ip.n; i++) {
+        const struct net_cidr *c = &cfg->proxy_real_ip.v[i];
+
+        if ((a->family == AF_INET ? c->bits >= 96 : a->family == AF_INET6) && str_cidr_has(c, a->ip)) return true;
+    }
     return false;
 }
 
-/* Who is speaking: the peer, or for a trusted peer the last address of X-Forwarded-For that is not itself trusted. */
-static enum mw_verdict mw_client(struct mw_ctx *m)
+/* ---- who is speaking ---- */
+
+/* The hops that fields name, the nearest last. The client is the last one that is not trusted, or the first of the trusted ones behind what
+ * is no address; family 0: there is none. */
+struct mw_hops {
+    struct net_addr client;
+    struct str scheme, host;                             /* that the client used, by Forwarded */
+};
+
+/* `1.2.3.4`, `1.2.3.4:567`, `[::1]`, `[::1]:80`, and with bare `::1`. The port tells nothing and is only checked. */
+static bool mw_to_hop(struct str s, bool bare, struct net_addr *out)
 {
-    m->client = *m->peer;
-    m->trusted = m->cfg->use_forwarded_headers && mw_is_trusted(m->cfg, m->peer->ip);
-    if (!m->trusted) return MW_CONTINUE;
-    for (uint32_t i = m->msg->nfields; i--;) {
+    size_t at = s.n && s.p[0] == '[' ? str_find(s, ']') + 1 : str_find(s, ':');
+    uint64_t port;
+
+    if (at > s.n) return false;
+    if (s.n && s.p[0] != '[' && at < s.n && str_find(str_from(s, at + 1), ':') < s.n - at - 1) at = s.n; /* colons of an address */
+    if (at < s.n && (s.p[at] != ':' || s.n - at > 6 || !str_to_u64(str_from(s, at + 1), &port) || port > 65535)) return false;
+    if (!str_to_ip(str_of(s.p, at), out) || (out->family == AF_INET6 && !bare && s.p[0] != '[')) return false;
+    str_unmap(out);
+    return true;
+}
+
+/* True when the client is this hop as far as is known now. */
+static bool mw_take_hop(const struct cfg *cfg, struct mw_hops *h, struct str text, bool bare)
+{
+    struct net_addr a;
+
+    if (!mw_to_hop(text, bare, &a)) {
+        h->client.family = 0;
+        return false;
+    }
+    if (h->client.family && mw_is_trusted(cfg, &a)) return false;
+    h->client = a;
+    return true;
+}
+
+/* X-Forwarded-For, all lines of it as one list. False when there is none. */
+static bool mw_read_for(struct mw_ctx *m, struct mw_hops *h)
+{
+    bool any = false;
+
+    for (uint32_t i = 0; i < m->msg->nfields; i++) {
         const struct http_field *f = &m->msg->field[i];
-        struct str rest = str_of(m->head + f->value_at, f->value_n);
+        struct str rest = str_of(m->head + f->value_at, f->value_n), item;
 
         if (f->id != HTTP_F_X_FORWARDED_FOR) continue;
-        while (rest.n) {
-            size_t at = rest.n;
-            struct net_addr a;
-
-            while (at && rest.p[at - 1] != ',') at--;
-            if (!str_to_ip(str_trim(str_from(rest, at)), &a)) return MW_CONTINUE;
-            m->client = a;
-            if (!mw_is_trusted(m->cfg, a.ip)) return MW_CONTINUE;
-            rest.n = at ? at - 1 : 0;
+        any = true;
+        while (str_cut(&rest, ',', &item)) {
+            if (!mw_take_hop(m->cfg, h, str_trim(item), true)) continue;
+            m->hop_field = i;
+            m->hop_at = (uint32_t)(item.p + item.n - m->head);
         }
     }
-    return MW_CONTINUE;
+    return any;
 }
+
+/* A token or a quoted string at the front of rest. False for an empty token, an open quote and for escapes, which nothing here needs. */
+static bool mw_take_value(struct str *rest, struct str *value)
+{
+    bool quoted = rest->n && rest->p[0] == '"';
+    size_t i = quoted;
+
+    while (i < rest->n && (quoted ? rest->p[i] != '"' && rest->p[i] != '\\' : http_is(rest->p[i], HTTP_C_TOKEN))) i++;
+    if (quoted ? i == rest->n || rest->p[i] != '"' : i == 0) return false;
+    *value = str_of(rest->p + quoted, i - quoted);
+    *rest = str_from(*rest, i + quoted);
+    return true;
+}
+
+/* One forwarded-element at the front of rest (RFC 7239 section 4): what `for`, `host` and `proto` say. False when it is malformed. */
+static bool mw_take_element(struct str *rest, struct str said[3])
+{
+    static const char *const names[3] = {"for", "host", "proto"};
+    struct str name, value;
+
+    memset(said, 0, 3 * sizeof *said);
+    while (rest->n && rest->p[0] != ',' && !http_is_ows(rest->p[0])) {
+        if (rest->p[0] != ';') {
+            if (rest->p[0] == '"' || !mw_take_value(rest, &name) || !rest->n || rest->p[0] != '=') return false;
+            *rest = str_from(*rest, 1);
+            if (!mw_take_value(rest, &value)) return false;
+            for (int i = 0; i < 3; i++) {
+                if (!str_ieq(name, str_z(names[i]))) continue;
+                if (said[i].p) return false;
+                said[i] = value;
+            }
+        }
+        if (rest->n && rest->p[0] == ';') *rest = str_from(*rest, 1);
+        else break;
+    }
+    return true;
+}
+
+/* The scheme that v names, or empty. */
+static struct str mw_to_scheme(struct str v)
+{
+    static const char *const names[] = {"http", "https", "ws", "wss"};
+
+    for (size_t i = 0; i < RJ_COUNT(names); i++)
+        if (str_ieq(v, str_z(names[i]))) return str_z(names[i]);
+    return (struct str){0};
+}
+
+/* Forwarded, all lines of it as one list; of one that is malformed nothing is believed. */
+static void mw_read_forwarded(struct mw_ctx *m, struct mw_hops *h)
+{
+    for (uint32_t i = 0; i < m->msg->nfields; i++) {
+        const struct http_field *f = &m->msg->field[i];
+        struct str rest = str_of(m->head + f->value_at, f->value_n), said[3];
+
+        if (f->id != HTTP_F_FORWARDED) continue;
+        for (;; rest = str_from(rest, 1)) {
+            rest = str_trim(rest);
+            if (!mw_take_element(&rest, said) || ((rest = str_trim(rest)).n && rest.p[0] != ',')) {
+                *h = (struct mw_hops){0};
+                return;
+            }
+            if (mw_take_hop(m->cfg, h, said[0], false)) {
+                h->host = said[1];
+                h->scheme = mw_to_scheme(said[2]);
+            }
+            if (!rest.n) break;
+        }
+    }
+}
+
+/* The value of a field that was sent once; otherwise empty. */
+static struct str mw_only(const struct mw_ctx *m, enum http_field_id id)
+{
+    struct str v = {0};
+
+    for (uint32_t i = 0; i < m->msg->nfields; i++) {
+        const struct http_field *f = &m->msg->field[i];
+
+        if (f->id != id) continue;
+        if (v.p) return (struct str){0};
+        v = str_of(m->head + f->value_at, f->value_n);
+    }
+    return v;
+}
+
+/* Decides who is speaking, for everything that asks: the peer, or whom a trusted peer names. Runs before any rule is known. */
+static void mw_client(struct mw_ctx *m)
+{
+    struct mw_hops h = {0};
+    struct str v;
+    uint64_t port;
+
+    m->client = *m->peer;
+    m->hop_field = m->msg->nfields;
+    m->trusted = m->cfg->use_forwarded_headers && mw_is_trusted(m->cfg, m->peer);
+    if (!m->trusted) return;
+    if (!mw_read_for(m, &h)) mw_read_forwarded(m, &h);
+    m->named = h.client.family != 0;
+    if (m->named) m->client = h.client;
+    else h = (struct mw_hops){0};
+    m->scheme = mw_to_scheme(mw_only(m, HTTP_F_X_FORWARDED_PROTO));
+    if (!m->scheme.n) m->scheme = mw_to_scheme(mw_only(m, HTTP_F_X_FORWARDED_SCHEME));
+    if (!m->scheme.n) m->scheme = h.scheme;
+    v = mw_only(m, HTTP_F_X_FORWARDED_HOST);
+    if (!v.n) v = h.host;
+    if (http_host_split(v)) m->host = v;
+    v = mw_only(m, HTTP_F_X_FORWARDED_PORT);
+    if (v.n <= 5 && str_to_u64(v, &port) && port <= 65535 && v.p[0] != '0') m->port = (uint16_t)port;
+}
+
+/* ---- the steps ---- */
 
 static enum mw_verdict mw_refuse(struct mw_ctx *m, enum px_error error, const char *why)
 {
@@ -13873,65 +14115,68 @@ static void fw_put_length(struct str_builder *sb, uint64_t n)
     str_put(sb, S("\r\n"));
 }
 
-/* X-Forwarded-For: the client; for a trusted peer what it sent, and the peer itself with compute-full-forwarded-for. */
+static void fw_put_ip(struct str_builder *sb, const char *name, const struct net_addr *a)
+{
+    str_put_z(sb, name);
+    str_put_ip(sb, a);
+}
+
+/* X-Forwarded-For: the client; with compute-full-forwarded-for also the trusted hops between it and this proxy. What stands before the client
+ * is anybody's word and ends here. */
 static void fw_put_for(struct str_builder *sb, const struct fw_request *r)
 {
-    bool first = true;
+    fw_put_ip(sb, "X-Forwarded-For: ", r->client);
+    if (r->cfg->compute_full_forwarded_for && r->named) {
+        for (uint32_t i = r->hop_field; i < r->msg->nfields; i++) {
+            const struct http_field *f = &r->msg->field[i];
+            uint32_t end = f->value_at + f->value_n;
 
-    str_put(sb, S("X-Forwarded-For: "));
-    for (uint32_t i = 0; r->trusted && i < r->msg->nfields; i++) {
-        const struct http_field *f = &r->msg->field[i];
-
-        if (f->id != HTTP_F_X_FORWARDED_FOR) continue;
-        if (!first) str_put(sb, S(", "));
-        str_put(sb, str_of(r->head + f->value_at, f->value_n));
-        first = false;
-    }
-    if (first) {
-        str_put_ip(sb, r->client);
-    } else if (r->cfg->compute_full_forwarded_for) {
-        str_put(sb, S(", "));
-        str_put_ip(sb, r->peer);
+            if (f->id != HTTP_F_X_FORWARDED_FOR) continue;
+            if (i == r->hop_field) {
+                str_put(sb, str_of(r->head + r->hop_at, end - r->hop_at));
+                continue;
+            }
+            str_put(sb, S(", "));
+            str_put(sb, str_of(r->head + f->value_at, f->value_n));
+        }
+        fw_put_ip(sb, ", ", r->peer);
     }
     str_put(sb, S("\r\n"));
 }
 
-/* The forwarding fields that a trusted peer did not set, or all of them. seen: bit per enum http_field_id. */
-static void fw_put_forwarded(struct str_builder *sb, struct fw_request *r, uint64_t seen)
+static void fw_put_field(struct str_builder *sb, const char *name, struct str value)
 {
-#define FW_HAS(id) (r->trusted && seen >> HTTP_F_##id & 1)
-    str_put(sb, S("X-Real-IP: "));
-    str_put_ip(sb, r->client);
+    str_put_z(sb, name);
+    str_put(sb, value);
+    str_put(sb, S("\r\n"));
+}
+
+/* The forwarding fields that are written anew: see HTTP_FORWARDING. */
+static void fw_put_forwarded(struct str_builder *sb, const struct fw_request *r)
+{
+    fw_put_ip(sb, "X-Real-IP: ", r->client);
     str_put(sb, S("\r\n"));
     fw_put_for(sb, r);
-    if (!FW_HAS(X_FORWARDED_HOST) && r->host.n) {
-        str_put(sb, S("X-Forwarded-Host: "));
-        str_put(sb, r->host);
-        str_put(sb, S("\r\n"));
-    }
-    if (!FW_HAS(X_FORWARDED_PORT) && r->port) {
+    if (r->said_host.n) fw_put_field(sb, "X-Forwarded-Host: ", r->said_host);
+    if (r->port) {
         str_put(sb, S("X-Forwarded-Port: "));
         str_put_u64(sb, r->port);
         str_put(sb, S("\r\n"));
     }
-    if (!FW_HAS(X_FORWARDED_PROTO)) {
-        str_put(sb, S("X-Forwarded-Proto: "));
-        str_put_z(sb, r->scheme);
-        str_put(sb, S("\r\n"));
-    }
-    if (!FW_HAS(X_FORWARDED_SCHEME)) {
-        str_put(sb, S("X-Forwarded-Scheme: "));
-        str_put_z(sb, r->scheme);
-        str_put(sb, S("\r\n"));
-    }
-#undef FW_HAS
+    fw_put_field(sb, "X-Forwarded-Proto: ", r->scheme);
+    fw_put_field(sb, "X-Forwarded-Scheme: ", r->scheme);
 }
 
-/* A trusted peer's forwarding fields that go on as they came (X-Forwarded-For and X-Real-IP are written anew). */
-static bool fw_keeps(const struct fw_request *r, uint8_t id)
+/* A trusted peer's forwarding field that goes on as it came. */
+static bool fw_keeps(const struct fw_request *r, const struct http_field *f)
 {
-    return r->trusted && (id == HTTP_F_X_FORWARDED_HOST || id == HTTP_F_X_FORWARDED_PORT || id == HTTP_F_X_FORWARDED_PROTO ||
-                          id == HTTP_F_X_FORWARDED_SCHEME || id == HTTP_F_FORWARDED || (id == HTTP_F_X_FORWARDED_PREFIX && !r->forwarded_prefix.n));
+    struct net_addr a;
+
+    if (!r->trusted) return false;
+    if (f->id == HTTP_F_FW_KEPT || (f->id == HTTP_F_X_FORWARDED_PREFIX && !r->forwarded_prefix.n)) return true;
+    if (f->id != HTTP_F_FW_AGREES) return false;
+    if (!str_to_ip(str_of(r->head + f->value_at, f->value_n), &a)) return false;
+    return memcmp(a.ip, r->client->ip, sizeof a.ip) == 0;
 }
 
 static void fw_put_request_line(struct str_builder *sb, struct fw_request *r)
@@ -13955,15 +14200,13 @@ static void fw_put_request_line(struct str_builder *sb, struct fw_request *r)
 static void fw_put_request(struct str_builder *sb, struct fw_request *r)
 {
     struct http_msg *m = r->msg;
-    uint64_t seen = 0;
 
     fw_put_request_line(sb, r);
     for (uint32_t i = 0; i < m->nfields; i++) {
         struct http_field *f = &m->field[i];
 
         if (!f->id) continue;
-        seen |= 1ull << f->id;
-        if (f->id == HTTP_F_HOST || (http_field_flags(f->id) & (HTTP_FRAME | HTTP_OWN) && !fw_keeps(r, f->id))) f->drop = true;
+        if (f->id == HTTP_F_HOST || (http_field_flags(f->id) & (HTTP_FRAME | HTTP_OWN) && !fw_keeps(r, f))) f->drop = true;
         if (f->drop) continue;
         if (f->id == HTTP_F_USER_AGENT) r->agent = str_of(r->head + f->value_at, f->value_n);
         if (f->id == HTTP_F_X_REQUEST_ID) r->request_id = str_of(r->head + f->value_at, f->value_n);
@@ -13972,7 +14215,7 @@ static void fw_put_request(struct str_builder *sb, struct fw_request *r)
     if (m->framing == HTTP_BODY_LENGTH) fw_put_length(sb, m->length);
     else if (m->framing == HTTP_BODY_CHUNKED) str_put(sb, S("Transfer-Encoding: chunked\r\n"));
     if (m->upgrade) str_put(sb, S("Connection: upgrade\r\nUpgrade: websocket\r\n"));
-    fw_put_forwarded(sb, r, seen);
+    fw_put_forwarded(sb, r);
     str_put(sb, r->forwarded_prefix);
     if (!r->request_id.n && r->cfg->generate_request_id) {
         str_put(sb, S("X-Request-ID: "));
@@ -14633,10 +14876,106 @@ static void al_record(struct px_req *r)
 
 
 /* ============================================================================
+ * tp_ : Transports
+ *
+ * Owns:    the instances of struct px_transport; struct px_conn's proxy_in.
+ * Calls:   mem_ str_ clk_ log_ mtr_ io_ pp_ rt_ fl_
+ * Threads: workers.
+ * Rules:   1. Between the socket and the codec: octets in, octets out, and who the peer is.
+ *          2. What stands behind the last octet of a transport's own is the codec's.
+ * ========================================================================== */
+
+/* ---- plain ---- */
+
+static void tp_plain_feed(struct px_conn *c, struct mem_buf *b, uint32_t at, uint32_t n) { c->codec->data(c, b, at, n); }
+static void tp_plain_send(struct px_conn *c, struct io_outq *q) { io_send(&c->w->loop, &c->s, q); }
+
+static const struct px_transport tp_plain = {.name = "plain", .scheme = "http", .raw = true, .feed = tp_plain_feed, .send = tp_plain_send};
+/* The client spoke to port 443 of a proxy that ended TLS. */
+static const struct px_transport tp_offloaded = {.name = "offloaded", .scheme = "https", .raw = true, .feed = tp_plain_feed, .send = tp_plain_send};
+
+/* ---- behind a PROXY header ---- */
+
+/* Ends a connection without an answer: what speaks there is no proxy that we know how to talk to. */
+static void tp_proxy_refuse(struct px_conn *c, const char *why)
+{
+    struct px *px = &c->w->px;
+    uint64_t now_ms = c->w->loop.clk.now_ms;
+
+    mtr_add(MTR_REFUSED_PROXY, 1);
+    if (px->proxy_log_ms && now_ms - px->proxy_log_ms < PX_PROXY_LOG_MS) {
+        px->proxy_unlogged++;
+    } else {
+        uint8_t text[64];
+        struct str_builder sb = str_fixed(text, sizeof text);
+
+        str_put_addr(&sb, &c->peer);
+        log_info("px", STR_FMT ": closed: %s (%u more like it since the last such line)", STR_ARG(str_built(&sb)), why, px->proxy_unlogged);
+        px->proxy_log_ms = now_ms;
+        px->proxy_unlogged = 0;
+    }
+    fl_put(&c->proxy_in);
+    c->state = PX_CONN_CLOSING;
+    io_close(&c->w->loop, &c->s);
+}
+
+/* Adds to a header that comes in pieces; pp_feed refuses it before it grows large. False without memory. */
+static bool tp_proxy_keep(struct px_conn *c, const uint8_t *p, uint32_t n)
+{
+    uint32_t had = c->proxy_in ? c->proxy_in->len : 0;
+    struct mem_buf *b = c->proxy_in;
+
+    if (!b || b->cap - had < n) {
+        if (!(b = mem_buf_heap(&c->w->loop.small, 2 * (had + n) + 64))) return false;
+        if (had) memcpy(b->data, c->proxy_in->data, had);
+        fl_put(&c->proxy_in);
+        c->proxy_in = b;
+    }
+    memcpy(b->data + had, p, n);
+    b->len = had + n;
+    return true;
+}
+
+/* How long a connection waits for its first request. */
+static uint32_t tp_first_ms(const struct wrk *w) { return w->px.draining ? PX_FIRST_MS : rt_live()->cfg->client_header_ms; }
+
+/* Octets of a connection that begins with a PROXY header. The address that it names is the peer from there on. */
+static void tp_proxy_feed(struct px_conn *c, struct mem_buf *b, uint32_t at, uint32_t n)
+{
+    uint32_t had = c->proxy_in ? c->proxy_in->len : 0;
+    struct pp_header h;
+    int rc;
+
+    if (had && !tp_proxy_keep(c, b->data + at, n)) {
+        tp_proxy_refuse(c, "no memory for its PROXY header");
+        return;
+    }
+    rc = had ? pp_feed(&h, c->proxy_in->data, c->proxy_in->len) : pp_feed(&h, b->data + at, n);
+    if (rc < 0 || (rc == RJ_MORE && !had && !tp_proxy_keep(c, b->data + at, n))) {
+        tp_proxy_refuse(c, rc < 0 ? h.why : "no memory for its PROXY header");
+        return;
+    }
+    if (rc == RJ_MORE) return;
+    fl_put(&c->proxy_in);
+    c->transport = h.to.port == 443 ? &tp_offloaded : &tp_plain;
+    if (!h.local) {
+        c->peer = h.from;
+        c->port = h.to.port;
+    }
+    c->state = PX_CONN_IDLE;
+    clk_arm(&c->w->loop.clk, &c->timer, tp_first_ms(c->w));
+    at += (uint32_t)rc - had;
+    n -= (uint32_t)rc - had;
+    if (n) c->transport->feed(c, b, at, n);
+}
+
+static const struct px_transport tp_proxied = {.name = "proxied", .scheme = "http", .feed = tp_proxy_feed, .send = tp_plain_send};
+
+/* ============================================================================
  * px_ : Client connection, request, tunnel
  *
  * Owns:    struct px, struct px_conn, struct px_req.
- * Calls:   sys_ mem_ str_ map_ clk_ log_ mtr_ io_ http_ h1_ pp_ rt_ lm_ up_ mw_ fw_ fl_ al_
+ * Calls:   sys_ mem_ str_ map_ clk_ log_ mtr_ io_ http_ h1_ rt_ lm_ up_ mw_ fw_ fl_ al_ tp_
  * Threads: workers; a connection and its requests never leave their worker.
  * Rules:   1. One state, one response and one log line per request.
  *          2. Buffered bytes of a direction are bounded: above PX_HIGH its source is stopped.
@@ -15027,8 +15366,11 @@ static bool px_write_request(struct px_req *r, const uint8_t *head, uint32_t hea
     const struct rt_rules *rules = m->rewritten ? r->policy.rules : NULL;
     struct http_msg *msg = &r->head.msg;
     uint32_t room = head_n + 640 + (rules ? rules->prefix.n + rules->forwarded_prefix.n : 0);
-    struct fw_request fw = {.cfg = r->cfg, .msg = msg, .head = head, .path = m->path, .prefix = m->prefix, .host = str_of(head + msg->host_at, msg->host_n),
-                            .client = &m->client, .peer = &r->c->peer, .port = r->c->port, .scheme = r->c->transport->scheme, .trusted = m->trusted};
+    struct str host = str_of(head + msg->host_at, msg->host_n);
+    struct fw_request fw = {.cfg = r->cfg, .msg = msg, .head = head, .path = m->path, .prefix = m->prefix, .host = host,
+                            .client = &m->client, .peer = &r->c->peer, .scheme = m->scheme.n ? m->scheme : str_z(r->c->transport->scheme),
+                            .said_host = m->host.n ? m->host : host, .port = m->port ? m->port : r->c->port,
+                            .trusted = m->trusted, .named = m->named, .hop_field = m->hop_field, .hop_at = m->hop_at};
     struct str_builder id = str_fixed(fw.id, sizeof fw.id), sb;
     const uint8_t *d;
 
@@ -15080,19 +15422,19 @@ static enum px_error px_route(struct px_req *r, const uint8_t *head, struct str 
 /* Routes, runs the middleware, writes the head that goes upstream. PX_OK, or what is to be answered. */
 static enum px_error px_prepare(struct px_req *r, const uint8_t *head, uint32_t n, struct mem_buf **room)
 {
-    struct mw_ctx m = {.msg = &r->head.msg, .head = head, .peer = &r->c->peer, .now_ns = fl_now_ns(r)};
+    struct mw_ctx m = {.cfg = r->cfg, .msg = &r->head.msg, .head = head, .peer = &r->c->peer, .now_ns = fl_now_ns(r)};
     enum mw_verdict verdict;
     struct rt_match match;
     uint32_t at = 0;
-    enum px_error error = px_route(r, head, &m.path, room, &match);
+    enum px_error error;
 
-    if (error) return error;
+    mw_client(&m);
+    r->client = m.client;
+    if ((error = px_route(r, head, &m.path, room, &match))) return error;
     px_take_rule(r, &match);
-    m.cfg = r->cfg;
     m.rule = match.rule;
     m.backend = match.backend;
     verdict = mw_run(&m, &at);
-    if (m.client.family) r->client = m.client;
     r->place = m.place;
     if (verdict == MW_CONTINUE) return px_write_request(r, head, n, &m) ? PX_OK : PX_MEMORY;
     r->why = m.why;
@@ -15682,90 +16024,6 @@ static void px_settle(struct px_conn *c)
     }
 }
 
-/* ---- the PROXY header ---- */
-
-/* Ends a connection without an answer: what speaks there is no proxy that we know how to talk to. */
-static void px_proxy_refuse(struct px_conn *c, const char *why)
-{
-    struct px *px = &c->w->px;
-    uint64_t now_ms = c->w->loop.clk.now_ms;
-
-    mtr_add(MTR_REFUSED_PROXY, 1);
-    if (px->proxy_log_ms && now_ms - px->proxy_log_ms < PX_PROXY_LOG_MS) {
-        px->proxy_unlogged++;
-    } else {
-        uint8_t text[64];
-        struct str_builder sb = str_fixed(text, sizeof text);
-
-        str_put_addr(&sb, &c->peer);
-        log_info("px", STR_FMT ": closed: %s (%u more like it since the last such line)", STR_ARG(str_built(&sb)), why, px->proxy_unlogged);
-        px->proxy_log_ms = now_ms;
-        px->proxy_unlogged = 0;
-    }
-    fl_put(&c->proxy_in);
-    c->state = PX_CONN_CLOSING;
-    io_close(&c->w->loop, &c->s);
-}
-
-/* Adds to a header that comes in pieces; pp_feed refuses it before it grows large. False without memory. */
-static bool px_proxy_keep(struct px_conn *c, const uint8_t *p, uint32_t n)
-{
-    uint32_t had = c->proxy_in ? c->proxy_in->len : 0;
-    struct mem_buf *b = c->proxy_in;
-
-    if (!b || b->cap - had < n) {
-        if (!(b = mem_buf_heap(&c->w->loop.small, 2 * (had + n) + 64))) return false;
-        if (had) memcpy(b->data, c->proxy_in->data, had);
-        fl_put(&c->proxy_in);
-        c->proxy_in = b;
-    }
-    memcpy(b->data + had, p, n);
-    b->len = had + n;
-    return true;
-}
-
-static void px_plain_feed(struct px_conn *c, struct mem_buf *b, uint32_t at, uint32_t n) { c->codec->data(c, b, at, n); }
-static void px_plain_send(struct px_conn *c, struct io_outq *q) { io_send(&c->w->loop, &c->s, q); }
-
-static const struct px_transport px_plain = {.name = "plain", .scheme = "http", .raw = true, .feed = px_plain_feed, .send = px_plain_send};
-/* The client spoke to port 443 of a proxy that ended TLS. */
-static const struct px_transport px_offloaded = {.name = "offloaded", .scheme = "https", .raw = true, .feed = px_plain_feed, .send = px_plain_send};
-
-/* How long a connection waits for its first request. */
-static uint32_t px_first_ms(const struct wrk *w) { return w->px.draining ? PX_FIRST_MS : rt_live()->cfg->client_header_ms; }
-
-/* Octets of a connection that begins with a PROXY header. The address that it names is the peer from there on. */
-static void px_proxy_feed(struct px_conn *c, struct mem_buf *b, uint32_t at, uint32_t n)
-{
-    uint32_t had = c->proxy_in ? c->proxy_in->len : 0;
-    struct pp_header h;
-    int rc;
-
-    if (had && !px_proxy_keep(c, b->data + at, n)) {
-        px_proxy_refuse(c, "no memory for its PROXY header");
-        return;
-    }
-    rc = had ? pp_feed(&h, c->proxy_in->data, c->proxy_in->len) : pp_feed(&h, b->data + at, n);
-    if (rc < 0 || (rc == RJ_MORE && !had && !px_proxy_keep(c, b->data + at, n))) {
-        px_proxy_refuse(c, rc < 0 ? h.why : "no memory for its PROXY header");
-        return;
-    }
-    if (rc == RJ_MORE) return;
-    fl_put(&c->proxy_in);
-    c->transport = h.to.port == 443 ? &px_offloaded : &px_plain;
-    if (!h.local) {
-        c->peer = h.from;
-        c->port = h.to.port;
-    }
-    c->state = PX_CONN_IDLE;
-    clk_arm(&c->w->loop.clk, &c->timer, px_first_ms(c->w));
-    at += (uint32_t)rc - had;
-    n -= (uint32_t)rc - had;
-    if (n) c->transport->feed(c, b, at, n);
-}
-
-static const struct px_transport px_proxied = {.name = "proxied", .scheme = "http", .feed = px_proxy_feed, .send = px_plain_send};
-
 /* ---- events ---- */
 
 static void px_on_deadline(struct px_req *r)
@@ -15948,7 +16206,7 @@ static void px_on_client(struct io_sock *s, enum io_event ev, int res, struct me
         }
         if (r && r->up_flow.src == PX_SRC_BIG) r->up_flow.src = PX_SRC_IDLE;
         if (res <= 0 && c->state == PX_CONN_PROXY && c->proxy_in) {
-            px_proxy_refuse(c, "it ended within its PROXY header");
+            tp_proxy_refuse(c, "it ended within its PROXY header");
             return;
         }
         if (res <= 0) {
@@ -15998,7 +16256,7 @@ static void px_on_conn_timer(struct clk_timer *t)
     }
     if (r) return;
     if (c->state == PX_CONN_PROXY) {
-        px_proxy_refuse(c, "no PROXY header in time");
+        tp_proxy_refuse(c, "no PROXY header in time");
         return;
     }
     if (c->state == PX_CONN_IDLE) {
@@ -16030,7 +16288,7 @@ static int px_serve(struct wrk *w, int fd, const struct net_addr *peer, uint16_t
     c->timer.fire = px_on_conn_timer;
     c->w = w;
     c->state = PX_CONN_IDLE;
-    c->transport = &px_plain;
+    c->transport = &tp_plain;
     c->codec = &px_h1;
     c->next_src = PX_SRC_STREAM;
     c->peer = *peer;
@@ -16042,11 +16300,11 @@ static int px_serve(struct wrk *w, int fd, const struct net_addr *peer, uint16_t
     map_list_add(&w->px.all, &c->link);
     mtr_add(MTR_ACCEPTED, 1);
     mtr_move(MTR_CLIENT_IDLE, 1);
-    if (RJ_UNLIKELY(cfg->use_proxy_protocol) && mw_is_trusted(cfg, c->peer.ip)) {
+    if (RJ_UNLIKELY(cfg->use_proxy_protocol) && mw_is_trusted(cfg, &c->peer)) {
         c->state = PX_CONN_PROXY;
-        c->transport = &px_proxied;
+        c->transport = &tp_proxied;
     }
-    clk_arm(&w->loop.clk, &c->timer, c->state == PX_CONN_PROXY ? cfg->proxy_protocol_ms : px_first_ms(w));
+    clk_arm(&w->loop.clk, &c->timer, c->state == PX_CONN_PROXY ? cfg->proxy_protocol_ms : tp_first_ms(w));
     io_recv_start(&w->loop, &c->s);
     return 0;
 }
@@ -18372,7 +18630,7 @@ static void adm_close(struct adm *adm)
  * cli_ : Commands, main, the public interface
  *
  * Owns:    struct rj, struct ramjet; the process: signals, limits, exit status.
- * Calls:   sys_ mem_ str_ log_ mtr_ io_ ep_ ur_ cfg_ obj_ rt_ rc_ px_ wrk_ ctl_ adm_
+ * Calls:   sys_ mem_ str_ log_ mtr_ io_ ep_ ur_ http_ cfg_ obj_ rt_ rc_ px_ wrk_ ctl_ adm_
  * Threads: the main thread, which becomes the control thread of run and demo.
  * Rules:   1. Exit status: 0 done, 1 failed while running, 2 usage or configuration.
  *          2. Results go to stdout, everything else to stderr.
@@ -18653,6 +18911,7 @@ static const struct cli_table {
     void (*render)(struct str_builder *b);
 } cli_tables[] = {
     {"errors", cli_render_errors},
+    {"forwarding", http_render_forwarding},
     {"metrics", cli_render_metrics},
     {"options", cfg_render_reference},
 };
@@ -18663,7 +18922,7 @@ static int cli_reference(int argc, char *const *argv)
 
     for (size_t i = 0; i < RJ_COUNT(cli_tables); i++) names[i] = cli_tables[i].name;
     if (argc != 1) {
-        cli_complain("reference: name one table: errors, metrics or options");
+        cli_complain("reference: name one table: errors, forwarding, metrics or options");
         return CLI_USAGE;
     }
     for (size_t i = 0; i < RJ_COUNT(cli_tables); i++) {
@@ -18675,8 +18934,8 @@ static int cli_reference(int argc, char *const *argv)
         return CLI_DONE;
     }
     near = cli_suggest(str_z(argv[0]), names, RJ_COUNT(names));
-    cli_complain("reference: unknown table \"%s\"%s%s%s; there are errors, metrics and options", argv[0], near ? ", did you mean \"" : "", near ? near : "",
-                 near ? "\"?" : "");
+    cli_complain("reference: unknown table \"%s\"%s%s%s; there are errors, forwarding, metrics and options", argv[0], near ? ", did you mean \"" : "",
+                 near ? near : "", near ? "\"?" : "");
     return CLI_USAGE;
 }
 

@@ -1,8 +1,9 @@
 /* Ramjet: a Kubernetes ingress controller and edge proxy in one file.
  *
  * The path of a request
- *   listener -> worker (wrk_) -> PROXY header (pp_) -> transport (px_) -> HTTP head (h1_) -> route lookup in the live snapshot (rt_) -> middleware (mw_)
- *   -> endpoint and pooled connection (up_) -> relay with bounded buffers (px_) -> one access-log record (log_)
+ *   listener -> worker (wrk_) -> transport (tp_), which may begin with a PROXY header (pp_) -> HTTP head (h1_) -> who speaks (mw_)
+ *   -> route lookup in the live snapshot (rt_) -> middleware (mw_) -> endpoint and pooled connection (up_)
+ *   -> relay with bounded buffers (px_) -> one access-log record (log_)
  * The path of a change
  *   watch event (k8s_) or file (cfg_) -> object store (obj_) -> coalesce (ctl_) -> compile (rc_) -> digest equal? stop : publish (rt_)
  *   -> workers see it at their next request -> the old snapshot is retired by epochs (rcu_)
@@ -754,18 +755,77 @@ enum { HTTP_HOP = 1, HTTP_FRAME = 2, HTTP_OWN = 4, HTTP_KEEP = 8 };
     X(X_FORWARDED_PREFIX,       "x-forwarded-prefix",       HTTP_OWN)   \
     X(X_FORWARDED_PROTO,        "x-forwarded-proto",        HTTP_OWN)   \
     X(X_FORWARDED_SCHEME,       "x-forwarded-scheme",       HTTP_OWN)   \
-    X(X_ORIGINAL_FORWARDED_FOR, "x-original-forwarded-for", HTTP_OWN)   \
-    X(X_ORIGINAL_URI,           "x-original-uri",           HTTP_OWN)   \
     X(X_REAL_IP,                "x-real-ip",                HTTP_OWN)   \
-    X(X_REQUEST_ID,             "x-request-id",             HTTP_KEEP)  \
-    X(X_SCHEME,                 "x-scheme",                 HTTP_OWN)
+    X(X_REQUEST_ID,             "x-request-id",             HTTP_KEEP)
 enum http_field_id {
     HTTP_F_NONE,                                         /* an unknown field */
 #define X(id, name, flags) HTTP_F_##id,
     HTTP_FIELDS(X)
 #undef X
+    HTTP_F_FW_AGREES,                                    /* any other name of HTTP_FORWARDING, by what becomes of it */
+    HTTP_F_FW_KEPT,
+    HTTP_F_FW_REMOVED,
     HTTP_F_COUNT
 };
+
+/* What becomes of a forwarding field: id, when a stranger sent it, when a trusted peer did. */
+#define HTTP_FATES(X)                                                                          \
+    X(AGREES,   "removed",      "kept when it names the client that was found, else removed")  \
+    X(BELIEVED, "written anew", "one well-formed value is passed on, else written anew")       \
+    X(KEPT,     "removed",      "kept")                                                        \
+    X(READ,     "removed",      "names the client when X-Forwarded-For is missing; removed")   \
+    X(REMOVED,  "removed",      "removed")                                                     \
+    X(WRITTEN,  "written anew", "written anew: the client that was found")
+enum http_fate {
+#define X(id, stranger, trusted) HTTP_FATE_##id,
+    HTTP_FATES(X)
+#undef X
+};
+
+/* sorted by name. What says, before this hop, who speaks, from where and about what; `*`: all names that begin so, the longest row counts.
+ * A peer is trusted with use-forwarded-headers and an address in proxy-real-ip-cidr. No such field is taken from a trailer section, and a
+ * spelling with other signs in place of the hyphens is dropped whoever sent it: some servers read it as the same name. */
+#define HTTP_FORWARDING(X)                     \
+    X("cf-connecting-ip",         AGREES)      \
+    X("cf-connecting-ipv6",       AGREES)      \
+    X("cf-pseudo-ipv4",           AGREES)      \
+    X("client-cert*",             KEPT)        \
+    X("client-ip",                AGREES)      \
+    X("fastly-client-ip",         AGREES)      \
+    X("fly-client-ip",            AGREES)      \
+    X("forwarded",                READ)        \
+    X("forwarded-*",              REMOVED)     \
+    X("front-end-https",          KEPT)        \
+    X("ssl-client-*",             KEPT)        \
+    X("true-client-ip",           AGREES)      \
+    X("x-appengine-user-ip",      AGREES)      \
+    X("x-azure-clientip",         AGREES)      \
+    X("x-client-cert*",           KEPT)        \
+    X("x-client-ip",              AGREES)      \
+    X("x-cluster-client-ip",      AGREES)      \
+    X("x-envoy-external-address", AGREES)      \
+    X("x-forwarded",              REMOVED)     \
+    X("x-forwarded-*",            KEPT)        \
+    X("x-forwarded-for",          WRITTEN)     \
+    X("x-forwarded-host",         BELIEVED)    \
+    X("x-forwarded-port",         BELIEVED)    \
+    X("x-forwarded-prefix",       KEPT)        \
+    X("x-forwarded-proto",        BELIEVED)    \
+    X("x-forwarded-scheme",       BELIEVED)    \
+    X("x-original-*",             KEPT)        \
+    X("x-original-forwarded-for", REMOVED)     \
+    X("x-original-method",        REMOVED)     \
+    X("x-original-uri",           REMOVED)     \
+    X("x-original-url",           REMOVED)     \
+    X("x-originating-ip",         AGREES)      \
+    X("x-proxyuser-ip",           AGREES)      \
+    X("x-real-ip",                WRITTEN)     \
+    X("x-remote-addr",            AGREES)      \
+    X("x-remote-ip",              AGREES)      \
+    X("x-rewrite-url",            REMOVED)     \
+    X("x-scheme",                 REMOVED)     \
+    X("x-ssl-*",                  KEPT)        \
+    X("x-url-scheme",             KEPT)
 
 /* One field line. Offsets count from the start of the head, so that the head may move to another buffer. Host and the fields of FRAME and OWN
  * are not marked drop: the writer of the next head makes them anew. */
@@ -2029,8 +2089,13 @@ struct mw_ctx {
     struct str path;                                     /* in: normal form, as it was routed; out: what follows `prefix` upstream */
     struct str prefix;                                   /* out: begins the path that goes upstream */
     struct net_addr client;                              /* out: who is speaking, for rules, hashing and logs */
-    bool trusted;                                        /* out: the peer's forwarding fields are kept and extended */
+    bool trusted;                                        /* out: the peer's forwarding fields are believed */
     bool rewritten;                                      /* out: the path upstream is not the client's */
+    bool named;                                          /* out: one of them names the client */
+    /* out, what a trusted peer says of the client's request; empty or 0: nothing that is well-formed */
+    struct str scheme, host;
+    uint16_t port;
+    uint32_t hop_field, hop_at;                          /* out: behind the client's address in X-Forwarded-For; a field that is none: not there */
     uint8_t error;                                       /* out with MW_ANSWER: enum px_error */
     uint32_t retry_after_s;                              /* out with PX_LIMIT_RATE */
     const char *why;                                     /* out with MW_ANSWER: detail for the log, or NULL */
@@ -2041,7 +2106,6 @@ struct mw_ctx {
  * Who is not let in learns nothing else and costs others nothing; a redirect counts as a request; nothing is rewritten that is not sent.
  * (nginx answers `return`, that is a redirect, before limits, and limits before access lists.)  One line adds one. */
 #define MW_STEPS(X)                                            \
-    X("client",      mw_client,      0)                        \
     X("access",      mw_access,      RT_DENIES | RT_ALLOWS)    \
     X("rate",        mw_rate,        RT_LIMITS_RATE)           \
     X("connections", mw_connections, RT_LIMITS_CONNECTIONS)    \
@@ -2061,9 +2125,10 @@ struct fw_request {
     struct str prefix;                                   /* begins the path */
     struct str forwarded_prefix;                         /* a whole field, or empty */
     const struct net_addr *client, *peer;
-    uint16_t port;                                       /* of the listener; 0: a Unix socket */
-    const char *scheme;
-    bool trusted;                                        /* the peer's forwarding fields are kept */
+    struct str scheme, said_host;                        /* that the client used, as far as this proxy knows or a trusted peer says */
+    uint16_t port;                                       /* the same; 0: a Unix socket */
+    bool trusted, named;                                 /* see struct mw_ctx, as the next two */
+    uint32_t hop_field, hop_at;
     uint8_t id[32];                                      /* request id to use when the client sent none */
     /* out: where in the builder these stand, and slices of head (the id may lie in the builder) */
     uint32_t target_at, target_n, host_at, host_n;

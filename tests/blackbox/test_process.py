@@ -465,6 +465,7 @@ def test_reference(tmp_path):
     for option in ("keep-alive", "proxy-body-size", "upstream-keepalive-timeout", "worker-processes"):
         assert option in out
     assert run_ramjet("reference", "metrics")[0] == 0
+    assert "| x-real-ip | written anew |" in run_ramjet("reference", "forwarding")[1]
     status, out, _ = run_ramjet("version", "--licenses")
     assert status == 0 and "BearSSL" in out and "musl" in out and "inih" in out
     status, _, err = run_ramjet("version", "--licenses", "twice")

@@ -1,8 +1,9 @@
 /* fw_: heads as they leave, bytes in to bytes out. Uses the readers of test_mw.c. */
 
+/* Who sends: an address, whether use-forwarded-headers trusts 10.0.0.0/8, compute-full-forwarded-for, no generate-request-id. */
 struct fw_ut_peer {
-    const char *peer, *client;
-    bool trusted, full, no_id;
+    const char *peer;
+    bool trusting, full, no_id;
 };
 
 /* The request head that goes upstream for the one in `text`. */
@@ -10,20 +11,29 @@ static bool fw_ut_request(const char *text, const struct fw_ut_peer *p, struct s
 {
     struct h1_head *h = malloc(sizeof *h);
     struct str head = ut_str(text);
-    struct cfg cfg = {.compute_full_forwarded_for = p->full, .generate_request_id = !p->no_id};
-    struct net_addr peer, client;
-    struct fw_request fw = {.cfg = &cfg, .msg = &h->msg, .head = head.p, .client = &client, .peer = &peer, .port = 8080, .scheme = "http", .trusted = p->trusted};
-    bool ok = h1_request_feed((h1_head_init(h, true, 0), h), head.p, head.n, &(struct h1_limits){.line_bytes = 8192, .head_bytes = 32768, .fields = 100}) > 0;
+    static struct net_cidr tens; /* allow global: lent to cfg */
+    struct cfg cfg = {.compute_full_forwarded_for = p->full, .generate_request_id = !p->no_id, .use_forwarded_headers = p->trusting,
+                      .proxy_real_ip = {.n = 1, .v = &tens}};
+    struct net_addr peer;
+    struct mw_ctx m = {.cfg = &cfg, .msg = &h->msg, .head = head.p, .peer = &peer};
+    struct fw_request fw = {.cfg = &cfg, .msg = &h->msg, .head = head.p, .client = &m.client, .peer = &peer};
+    bool ok = h1_request_feed((h1_head_init(h, true, 0), h), head.p, head.n,
+                              &(struct h1_limits){.line_bytes = 8192, .head_bytes = 32768, .fields = 100, .underscores = p->full}) > 0;
     uint8_t path[256];
     long n;
 
     if (UT_CHECK(ok)) {
         str_to_ip(str_z(p->peer), &peer);
-        str_to_ip(str_z(p->client), &client);
+        str_to_cidr(str_z("10.0.0.0/8"), &tens);
+        mw_client(&m);
+        fw.trusted = m.trusted, fw.named = m.named, fw.hop_field = m.hop_field, fw.hop_at = m.hop_at;
+        fw.scheme = m.scheme.n ? m.scheme : S("http");
+        fw.port = m.port ? m.port : 8080;
         memset(fw.id, 'f', sizeof fw.id);
         n = h->msg.path_n ? http_path_normalize(str_of(head.p + h->msg.path_at, h->msg.path_n), path) : 0;
         fw.path = str_of(path, n > 0 ? (size_t)n : 0);
         fw.host = str_of(head.p + h->msg.host_at, h->msg.host_n);
+        fw.said_host = m.host.n ? m.host : fw.host;
         fw_put_request(out, &fw);
         UT_CHECK(!out->failed);
     }
@@ -36,7 +46,7 @@ static bool fw_ut_request(const char *text, const struct fw_ut_peer *p, struct s
 
 UT(fw_requests)
 {
-    static const struct fw_ut_peer stranger = {"192.0.2.1", "192.0.2.1", false, false, false};
+    static const struct fw_ut_peer stranger = {"192.0.2.1", true, false, false};
     static const struct { int line; const char *in, *out; } rows[] = {
         UT_ROW("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n", "GET / HTTP/1.1\r\nHost: a.test\r\n" FW_UT_OWN),
         UT_ROW("GET /a/../b?x=1 HTTP/1.1\r\nHost: a.test\r\n\r\n", "GET /b?x=1 HTTP/1.1\r\nHost: a.test\r\n" FW_UT_OWN),
@@ -75,25 +85,60 @@ UT(fw_requests)
     }
 }
 
+#define FW_UT_GET(fields) "GET / HTTP/1.1\r\nHost: a.test\r\n" fields "\r\n"
+#define FW_UT_SAYS(client, list, host, port, scheme) "X-Real-IP: " client "\r\nX-Forwarded-For: " list "\r\nX-Forwarded-Host: " host "\r\nX-Forwarded-Port: " port \
+    "\r\nX-Forwarded-Proto: " scheme "\r\nX-Forwarded-Scheme: " scheme "\r\n"
+#define FW_UT_PLAIN(client) FW_UT_SAYS(client, client, "a.test", "8080", "http")
+
 UT(fw_requests_of_other_peers)
 {
-    static const struct fw_ut_peer trusted = {"10.0.0.1", "1.1.1.1", true, false, true}, full = {"10.0.0.1", "1.1.1.1", true, true, true},
-                                   plain = {"192.0.2.1", "192.0.2.1", false, true, true};
+    static const struct fw_ut_peer trusted = {"10.0.0.1", true, false, true}, full = {"10.0.0.1", true, true, true},
+                                   stranger = {"192.0.2.1", true, true, true}, off = {"10.0.0.1", false, true, true};
     static const struct { int line; const struct fw_ut_peer *peer; const char *in, *out; } rows[] = {
-        UT_ROW(&trusted, "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: shop\r\nX-Forwarded-Port: 443\r\nX-Forwarded-Scheme: https\r\nForwarded: for=1.1.1.1\r\n\r\n",
-               "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: shop\r\nX-Forwarded-Port: 443\r\nX-Forwarded-Scheme: https\r\nForwarded: for=1.1.1.1\r\n"
-               "X-Real-IP: 1.1.1.1\r\nX-Forwarded-For: 1.1.1.1\r\n\r\n"),
-        UT_ROW(&trusted, "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For: 9.9.9.9\r\nX-Forwarded-For: 1.1.1.1\r\n\r\n",
-               "GET / HTTP/1.1\r\nHost: a.test\r\nX-Real-IP: 1.1.1.1\r\nX-Forwarded-For: 9.9.9.9, 1.1.1.1\r\nX-Forwarded-Host: a.test\r\nX-Forwarded-Port: 8080\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Scheme: http\r\n\r\n"),
-        UT_ROW(&trusted, "GET / HTTP/1.1\r\nHost: a.test\r\nX-Real-IP: 6.6.6.6\r\nX-Original-URI: /x\r\n\r\n",
-               "GET / HTTP/1.1\r\nHost: a.test\r\nX-Real-IP: 1.1.1.1\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Host: a.test\r\nX-Forwarded-Port: 8080\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Scheme: http\r\n\r\n"),
-        UT_ROW(&full, "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For: 1.1.1.1\r\nX-Request-ID: mine\r\n\r\n",
-               "GET / HTTP/1.1\r\nHost: a.test\r\nX-Request-ID: mine\r\nX-Real-IP: 1.1.1.1\r\nX-Forwarded-For: 1.1.1.1, 10.0.0.1\r\nX-Forwarded-Host: a.test\r\nX-Forwarded-Port: 8080\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Scheme: http\r\n\r\n"),
-        UT_ROW(&plain, "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For: 6.6.6.6\r\nX-Request-ID: mine\r\n\r\n",
-               "GET / HTTP/1.1\r\nHost: a.test\r\nX-Request-ID: mine\r\nX-Real-IP: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Host: a.test\r\nX-Forwarded-Port: 8080\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Scheme: http\r\n\r\n"),
-        UT_ROW(&plain, "GET /chat HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+        /* of a trusted peer one well-formed value goes on; the client is whom it names */
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: shop\r\nX-Forwarded-Port: 443\r\nX-Forwarded-Scheme: https\r\nForwarded: for=2.2.2.2\r\n"),
+               FW_UT_GET(FW_UT_SAYS("1.1.1.1", "1.1.1.1", "shop", "443", "https"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-For: 9.9.9.9\r\nX-Forwarded-For: 1.1.1.1\r\n"), FW_UT_GET(FW_UT_PLAIN("1.1.1.1"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-For: 1.1.1.1, 10.0.0.7\r\n"), FW_UT_GET(FW_UT_PLAIN("1.1.1.1"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-For: 1.1.1.1, unknown\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Real-IP: 6.6.6.6\r\nX-Original-URI: /x\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-Proto: HTTPS\r\n"), FW_UT_GET(FW_UT_SAYS("10.0.0.1", "10.0.0.1", "a.test", "8080", "https"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-Proto: wss\r\nX-Forwarded-Scheme: http\r\n"), FW_UT_GET(FW_UT_SAYS("10.0.0.1", "10.0.0.1", "a.test", "8080", "wss"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-Scheme: https\r\n"), FW_UT_GET(FW_UT_SAYS("10.0.0.1", "10.0.0.1", "a.test", "8080", "https"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-Host: shop.test:8443\r\nX-Forwarded-Port: 65535\r\n"), FW_UT_GET(FW_UT_SAYS("10.0.0.1", "10.0.0.1", "shop.test:8443", "65535", "http"))),
+        /* what is no value, or more than one, does not */
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-Proto: ftp\r\nX-Forwarded-Host: a b\r\nX-Forwarded-Port: 65536\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-Proto: https, http\r\nX-Forwarded-Host: a, b\r\nX-Forwarded-Port: 80, 443\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-Proto: https\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: b\r\nX-Forwarded-Host: b\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-Proto:\r\nX-Forwarded-Host:\r\nX-Forwarded-Port:\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-Host: user@evil\r\nX-Forwarded-Port: 0\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-Host: evil/path\r\nX-Forwarded-Port: 080\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&trusted, FW_UT_GET("X-Forwarded-Port: +80\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        /* Forwarded counts when X-Forwarded-For is missing, and never goes on */
+        UT_ROW(&trusted, FW_UT_GET("Forwarded: for=1.1.1.1;proto=https;host=shop\r\n"), FW_UT_GET(FW_UT_SAYS("1.1.1.1", "1.1.1.1", "shop", "8080", "https"))),
+        UT_ROW(&trusted, FW_UT_GET("Forwarded: for=1.1.1.1;proto=https;host=shop\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: x\r\n"), FW_UT_GET(FW_UT_SAYS("1.1.1.1", "1.1.1.1", "x", "8080", "http"))),
+        UT_ROW(&trusted, FW_UT_GET("Forwarded: for=1.1.1.1;proto=gopher;host=\"a b\"\r\n"), FW_UT_GET(FW_UT_PLAIN("1.1.1.1"))),
+        UT_ROW(&trusted, FW_UT_GET("Forwarded: for=6.6.6.6;host=evil, for=1.1.1.1;host=shop, for=10.0.0.7;host=inner\r\n"), FW_UT_GET(FW_UT_SAYS("1.1.1.1", "1.1.1.1", "shop", "8080", "http"))),
+        UT_ROW(&trusted, FW_UT_GET("Forwarded: for=1.1.1.1;host=shop;;for\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&trusted, FW_UT_GET("Forwarded: for=1.1.1.1;host=shop, for=unknown\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        /* compute-full-forwarded-for: the client and what stands behind it */
+        UT_ROW(&full, FW_UT_GET("X-Forwarded-For: 1.1.1.1\r\nX-Request-ID: mine\r\n"), FW_UT_GET("X-Request-ID: mine\r\n" FW_UT_SAYS("1.1.1.1", "1.1.1.1, 10.0.0.1", "a.test", "8080", "http"))),
+        UT_ROW(&full, FW_UT_GET("X-Forwarded-For: 6.6.6.6, 1.1.1.1,10.0.0.7\r\nX-Forwarded-For: 10.0.0.8\r\n"), FW_UT_GET(FW_UT_SAYS("1.1.1.1", "1.1.1.1,10.0.0.7, 10.0.0.8, 10.0.0.1", "a.test", "8080", "http"))),
+        UT_ROW(&full, FW_UT_GET("X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For: x, [1::1]:99\r\n"), FW_UT_GET(FW_UT_SAYS("1::1", "1::1, 10.0.0.1", "a.test", "8080", "http"))),
+        UT_ROW(&full, FW_UT_GET("X-Forwarded-For: 10.0.0.3, 10.0.0.1\r\n"), FW_UT_GET(FW_UT_SAYS("10.0.0.3", "10.0.0.3, 10.0.0.1, 10.0.0.1", "a.test", "8080", "http"))),
+        UT_ROW(&full, FW_UT_GET("X-Forwarded-For: x\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&full, FW_UT_GET(""), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&full, FW_UT_GET("Forwarded: for=\"[1::1]:99\", for=10.0.0.7\r\n"), FW_UT_GET(FW_UT_SAYS("1::1", "1::1, 10.0.0.1", "a.test", "8080", "http"))),
+        /* a stranger, and a peer of the network while use-forwarded-headers is off */
+        UT_ROW(&stranger, FW_UT_GET("X-Forwarded-For: 6.6.6.6\r\nX-Request-ID: mine\r\n"), FW_UT_GET("X-Request-ID: mine\r\n" FW_UT_PLAIN("192.0.2.1"))),
+        UT_ROW(&stranger, FW_UT_GET("Forwarded: for=6.6.6.6;host=evil;proto=https\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Port: 1\r\n"), FW_UT_GET(FW_UT_PLAIN("192.0.2.1"))),
+        UT_ROW(&off, FW_UT_GET("X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Proto: https\r\nForwarded: for=6.6.6.6\r\n"), FW_UT_GET(FW_UT_PLAIN("10.0.0.1"))),
+        UT_ROW(&stranger, "GET /chat HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
                "GET /chat HTTP/1.1\r\nHost: a.test\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
-               "X-Real-IP: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Host: a.test\r\nX-Forwarded-Port: 8080\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Scheme: http\r\n\r\n"),
+               FW_UT_PLAIN("192.0.2.1") "\r\n"),
+        /* no other sign hides a name, not even where underscores pass */
+        UT_ROW(&full, FW_UT_GET("X_Forwarded_For: 6.6.6.6\r\nX.Real-IP: 6.6.6.6\r\nssl_client_verify: SUCCESS\r\nContent_Length: 5\r\nTransfer~Encoding: x\r\nHo_st: x\r\nX_Mine: 1\r\n"),
+               FW_UT_GET("Ho_st: x\r\nX_Mine: 1\r\n" FW_UT_PLAIN("10.0.0.1"))),
     };
 
     UT_EACH(r, rows) {
@@ -104,10 +149,56 @@ UT(fw_requests_of_other_peers)
     }
 }
 
+/* Each row of HTTP_FORWARDING does what it says, in any letter case and with signs that some servers take for hyphens. */
+UT(fw_forwarding_table)
+{
+    static const struct fw_ut_peer stranger = {"192.0.2.1", true, false, true}, trusted = {"10.0.0.1", true, false, true}, loose = {"192.0.2.1", true, true, true};
+    static const struct { int line; const char *name; enum http_fate fate; } rows[] = {
+#define X(name, fate) UT_ROW(name, HTTP_FATE_##fate),
+        HTTP_FORWARDING(X)
+#undef X
+    };
+    static const char nothing[] = FW_UT_GET(FW_UT_PLAIN("192.0.2.1"));
+
+    UT_EACH(r, rows) {
+        char name[64], text[256], line[128];
+        size_t n = strlen(r->name);
+        static const char *const values[] = {"1.1.1.1", "10.0.0.1", "https", "443"};
+
+        snprintf(name, sizeof name, "%.*s%s", (int)(n - (r->name[n - 1] == '*')), r->name, r->name[n - 1] == '*' ? "any-thing" : "");
+        for (size_t v = 0; v < UT_COUNT(values); v++)
+            for (int spelling = 0; spelling < 4; spelling++) {  /* as it is, in capitals, with underscores, with dots */
+                struct str_builder by_stranger = str_growing(), by_trusted = str_growing();
+                bool veiled = spelling >= 2 && strchr(name, '-');
+
+                for (size_t i = 0; i <= strlen(name); i++)
+                    line[i] = spelling == 1 && name[i] >= 'a' && name[i] <= 'z' ? (char)(name[i] - 32) : spelling == 2 && name[i] == '-' ? '_'
+                            : spelling == 3 && name[i] == '-' ? '.' : name[i];
+                strcat(line, ": ");
+                strcat(line, values[v]);
+                strcat(line, "\r\n");
+                snprintf(text, sizeof text, FW_UT_GET("%s"), line);
+                if (fw_ut_request(text, spelling == 2 ? &loose : &stranger, &by_stranger)) UT_SLICE(str_built(&by_stranger), nothing);
+                if (fw_ut_request(text, &trusted, &by_trusted)) {
+                    bool kept = !veiled && (r->fate == HTTP_FATE_KEPT || (r->fate == HTTP_FATE_AGREES && v == 1));
+                    bool differs = !veiled && r->fate == HTTP_FATE_BELIEVED && (strstr(name, "port") ? v == 3 : strstr(name, "host") ? true : v == 2);
+                    bool named = !veiled && !strcmp(name, "x-forwarded-for") && v == 0;
+
+                    str_put_c(&by_trusted, 0);
+                    UT_INT(strstr((char *)by_trusted.p, line) != NULL, kept);
+                    UT_INT(strstr((char *)by_trusted.p, FW_UT_PLAIN("10.0.0.1")) != NULL, !differs && !named);
+                    UT_INT(strstr((char *)by_trusted.p, FW_UT_PLAIN("1.1.1.1")) != NULL, named);
+                }
+                str_free(&by_stranger);
+                str_free(&by_trusted);
+            }
+    }
+}
+
 /* A head that was written is accepted by the reader that it was made with. */
 UT(fw_requests_are_read_again)
 {
-    static const struct fw_ut_peer stranger = {"192.0.2.1", "192.0.2.1", false, false, false};
+    static const struct fw_ut_peer stranger = {"192.0.2.1", true, false, false};
     struct str_builder out = str_growing(), again = str_growing();
 
     UT_REQUIRE(fw_ut_request("PUT /a%20b/./c?q HTTP/1.1\r\nHost: a.test:81\r\nContent-Length: 3\r\nX-A: 1\r\n\r\n", &stranger, &out));

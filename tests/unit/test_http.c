@@ -41,7 +41,7 @@ UT(http_reason_of_known_and_unknown_status)
 
 UT(http_field_is_found_in_any_letter_case_and_only_whole)
 {
-    for (int id = HTTP_F_NONE + 1; id < HTTP_F_COUNT; id++) {
+    for (int id = HTTP_F_NONE + 1; id < HTTP_F_FW_AGREES; id++) {
         struct str name = str_of(http_names[id].text, http_names[id].n);
         char text[64];
 
@@ -70,6 +70,16 @@ UT(http_field_is_found_in_any_letter_case_and_only_whole)
     UT_INT(http_field_find(ut_str("x")), HTTP_F_NONE);
     UT_INT(http_field_find(ut_str("content_length")), HTTP_F_NONE);
     UT_INT(http_field_find(ut_str("a-name-that-is-longer-than-every-known-one")), HTTP_F_NONE);
+    UT_INT(http_field_find(ut_str("X-Forwarded-Forty")), HTTP_F_FW_KEPT);
+    UT_INT(http_field_find(ut_str("X-FORWARDED")), HTTP_F_FW_REMOVED);
+    UT_INT(http_field_find(ut_str("X-Forwarder")), HTTP_F_NONE);
+    UT_INT(http_field_find(ut_str("X-Original-")), HTTP_F_FW_KEPT);
+    UT_INT(http_field_find(ut_str("X-Original")), HTTP_F_NONE);
+    UT_INT(http_field_find(ut_str("X-Original-URI")), HTTP_F_FW_REMOVED);
+    UT_INT(http_field_find(ut_str("X-Original-URIs")), HTTP_F_FW_KEPT);
+    UT_INT(http_field_find(ut_str("SSL-Client-Subject-DN-and-a-name-that-is-longer-than-every-known-one")), HTTP_F_FW_KEPT);
+    UT_INT(http_field_find(ut_str("True-Client-IP")), HTTP_F_FW_AGREES);
+    UT_INT(http_field_find(ut_str("True-Client-IPs")), HTTP_F_NONE);
     UT_INT(http_field_flags(HTTP_F_TRANSFER_ENCODING), HTTP_FRAME);
     UT_INT(http_field_flags(HTTP_F_NONE), 0);
 }

@@ -37,7 +37,80 @@ UT(mw_client_address)
         UT_ROW("10.0.0.1", "X-Forwarded-For: [2001:db8::1]\r\n", "2001:db8::1", true),
         UT_ROW("fd00::5", "X-Forwarded-For: 1.1.1.1\r\n", "1.1.1.1", true),
         UT_ROW("fe00::5", "X-Forwarded-For: 1.1.1.1\r\n", "fe00::5", false),
-        UT_ROW("10.0.0.1", "X-Real-IP: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Real-IP: 1.1.1.1\r\nCF-Connecting-IP: 1.1.1.1\r\nTrue-Client-IP: 1.1.1.1\r\n", "10.0.0.1", true),
+        /* ports */
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.1:567\r\n", "1.1.1.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: [2001:db8::1]:80, 10.0.0.9:1\r\n", "2001:db8::1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.1:0, 10.0.0.9:65535\r\n", "1.1.1.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.1:65536\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.1:\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.1:x\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.1:-1\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.1:000080\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: [::1]80\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: [1.1.1.1]:80\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: [::1\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: ::1]\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: ::1:80\r\n", "::1:80", true),                  /* an address: only brackets tell a port */
+        /* IPv4 in IPv6 clothes is IPv4, on all sides */
+        UT_ROW("10.0.0.1", "X-Forwarded-For: ::ffff:1.1.1.1\r\n", "1.1.1.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: [::ffff:101:101]:80\r\n", "1.1.1.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.1, ::ffff:10.0.0.9\r\n", "1.1.1.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.1, ::10.0.0.9\r\n", "::a00:9", true),
+        /* what is no address ends the list, an empty element too */
+        UT_ROW("10.0.0.1", "X-Forwarded-For:\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: ,\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 6.6.6.6,\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 6.6.6.6,,10.0.0.9\r\n", "10.0.0.9", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: ,1.1.1.1\r\n", "1.1.1.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For:\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For: \r\nX-Forwarded-For: 10.0.0.9\r\n", "10.0.0.9", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.01\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.1 2.2.2.2\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 1.1.1.1;2.2.2.2\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: \"1.1.1.1\"\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: localhost\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: 16843009\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "X-Forwarded-For: fe80::1%eth0\r\n", "10.0.0.1", true),
+        /* Forwarded, when X-Forwarded-For is missing */
+        UT_ROW("10.0.0.1", "Forwarded: for=1.1.1.1\r\n", "1.1.1.1", true),
+        UT_ROW("192.0.2.9", "Forwarded: for=1.1.1.1\r\n", "192.0.2.9", false),
+        UT_ROW("10.0.0.1", "Forwarded: for=1.1.1.1\r\nX-Forwarded-For: 2.2.2.2\r\n", "2.2.2.2", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=1.1.1.1\r\nX-Forwarded-For: x\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: For=\"1.1.1.1:80\"\r\n", "1.1.1.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: FOR=\"[2001:db8::1]\";by=10.0.0.9\r\n", "2001:db8::1", true),
+        UT_ROW("10.0.0.1", "Forwarded: proto=https;for=\"[2001:db8::1]:80\";ext=\"a,b;c\"\r\n", "2001:db8::1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=6.6.6.6 , for=1.1.1.1,\tfor=10.0.0.9\r\n", "1.1.1.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=6.6.6.6\r\nForwarded: for=1.1.1.1\r\nForwarded: for=10.0.0.9\r\n", "1.1.1.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=10.0.0.8, for=10.0.0.9\r\n", "10.0.0.8", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=\"[::ffff:1.1.1.1]\"\r\n", "1.1.1.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=6.6.6.6, for=unknown\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=6.6.6.6, for=_hidden, for=10.0.0.9\r\n", "10.0.0.9", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=6.6.6.6, proto=https\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=6.6.6.6,\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=6.6.6.6, , for=10.0.0.9\r\n", "10.0.0.9", true),
+        UT_ROW("10.0.0.1", "Forwarded:\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=\"2001:db8::1\"\r\n", "10.0.0.1", true),          /* brackets are a must */
+        UT_ROW("10.0.0.1", "Forwarded: for=\"\"\r\n", "10.0.0.1", true),
+        /* of a malformed one nothing is believed, whatever stands behind it */
+        UT_ROW("10.0.0.1", "Forwarded: for=1.1.1.1:80\r\n", "10.0.0.1", true),                /* a colon needs quotes */
+        UT_ROW("10.0.0.1", "Forwarded: for=[::1]\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=1.1.1.1;for=2.2.2.2\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for =1.1.1.1\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for= 1.1.1.1\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=1.1.1.1 ;proto=https\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=1.1.1.1; proto=https\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: =1.1.1.1\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: \"for\"=1.1.1.1\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: 1.1.1.1\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=\"1.1.1.1\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=\"1.1.1.1\"x\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=\"1.1.1.\\1\"\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=1.1.1.1 x\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: for=\"open, for=1.1.1.1\r\n", "10.0.0.1", true),
+        UT_ROW("10.0.0.1", "Forwarded: garbage\r\nForwarded: for=1.1.1.1\r\n", "10.0.0.1", true),
         UT_ROW("10.0.0.1", "X_Forwarded_For: 1.1.1.1\r\n", "10.0.0.1", true),
     };
     struct cfg *on = mw_ut_cfg("[ramjet]\nuse-forwarded-headers = true\nproxy-real-ip-cidr = 10.0.0.0/8\nproxy-real-ip-cidr = fd00::/8\n");
@@ -56,7 +129,7 @@ UT(mw_client_address)
         UT_CHECK(str_to_ip(str_z(r->peer), &peer) && str_to_ip(str_z(r->client), &want));
         if (mw_ut_head(h, head)) {
             m.head = head.p;
-            UT_INT(mw_client(&m), MW_CONTINUE);
+            mw_client(&m);
             UT_CHECK(memcmp(m.client.ip, want.ip, 16) == 0 && m.client.family == want.family);
             UT_INT(m.trusted, r->trusted);
             m.cfg = off;                                             /* nobody is trusted without use-forwarded-headers */
@@ -67,6 +140,37 @@ UT(mw_client_address)
     }
     cfg_put(on);
     cfg_put(off);
+}
+
+UT(mw_trust_by_family)
+{
+    static const struct { int line; const char *cidr, *peer; bool trusted; } rows[] = {
+        UT_ROW("0.0.0.0/0", "192.0.2.9", true),
+        UT_ROW("0.0.0.0/0", "::192.0.2.9", false),
+        UT_ROW("0.0.0.0/0", "2001:db8::1", false),
+        UT_ROW("::/0", "2001:db8::1", true),
+        UT_ROW("::/0", "::", true),
+        UT_ROW("::/0", "192.0.2.9", false),
+        UT_ROW("::/0", "unix", false),
+        UT_ROW("::/96", "unix", false),
+        UT_ROW("::ffff:192.0.2.0/120", "192.0.2.9", true),
+        UT_ROW("::ffff:0:0/96", "192.0.2.9", true),
+        UT_ROW("192.0.2.9", "192.0.2.9", true),
+        UT_ROW("192.0.2.9", "192.0.2.8", false),
+        UT_ROW("192.0.2.0/31", "192.0.2.1", true),
+        UT_ROW("192.0.2.0/31", "192.0.2.2", false),
+        UT_ROW("fd00::/9", "fd7f::1", true),
+        UT_ROW("fd00::/9", "fd80::1", false),
+    };
+
+    UT_EACH(r, rows) {
+        struct net_cidr cidr;
+        struct cfg cfg = {.proxy_real_ip = {.n = 1, .v = &cidr}};
+        struct net_addr peer = {.family = AF_UNIX};
+
+        UT_CHECK(str_to_cidr(ut_str(r->cidr), &cidr) && (!strcmp(r->peer, "unix") || str_to_ip(ut_str(r->peer), &peer)));
+        UT_INT(mw_is_trusted(&cfg, &peer), r->trusted);
+    }
 }
 
 UT(mw_steps_answer_before_an_upstream_is_asked)
@@ -144,6 +248,7 @@ static enum mw_verdict mw_ut_run(struct mw_ut_table *t, struct mw_ctx *m, const 
     if (!UT_CHECK(rt_find(rt_live(), S("a"), m->path, &match))) return MW_WAIT;
     m->rule = match.rule;
     m->backend = match.backend;
+    mw_client(m);
     return mw_run(m, &at);
 }
 

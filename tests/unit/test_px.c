@@ -557,7 +557,7 @@ static void ps_turn(struct sim *sim)
 
 static void ps_on_gone(struct wrk *w) { RJ_CONTAINER(w->loop.sim, struct ps_world, sim)->gone++; }
 
-static const struct px_transport ps_transport = {.name = "sim", .scheme = "http", .raw = false, .feed = px_plain_feed, .send = px_plain_send};
+static const struct px_transport ps_transport = {.name = "sim", .scheme = "http", .raw = false, .feed = tp_plain_feed, .send = tp_plain_send};
 
 static void ps_start(struct ps_world *x, uint32_t seed)
 {

@@ -73,6 +73,45 @@ def test_octets_right_behind_the_upgrade(edge):
     assert c.wire.exactly(11) == b"early frame"
 
 
+@pytest.mark.parametrize("config, fields", [("keep-alive-requests = 1", b""), ("keep-alive = 0", b""), ("", b"Connection: close\r\n")], ids=["last request", "no keep-alive", "close"])
+def test_octets_behind_an_upgrade_on_a_connection_that_ends(edge, config, fields):
+    """No other request would be served on it; a tunnel is."""
+    e = edge(f"[ramjet]\n{config}\n" + ONE)
+    held = threading.Event()
+    c = e.client().send(UPGRADE[:-2] + fields + b"\r\nearly ", b"frames")
+    until(lambda: e.U.requests, 5, "the request")
+    until(lambda: is_read(c), 5, "the client's octets to be read")
+    e.U.play([held, echo])
+    held.set()
+    assert c.response().status == 101
+    assert c.wire.exactly(12) == b"early frames"
+
+
+def test_half_close_before_the_101(edge):
+    e = edge(ONE)
+    held = threading.Event()
+    c = e.client().send(UPGRADE + b"question").half_close()
+    e.U.play([held, echo])
+    until(lambda: e.U.requests, 5, "the request")
+    held.set()
+    assert c.response().status == 101
+    assert c.rest() == b"question"
+
+
+def test_101_and_octets_in_single_octets(edge):
+    e = edge(ONE)
+
+    def script(conn, _req):
+        for i in range(len(SWITCH)):
+            conn.send(SWITCH[i:i + 1])
+        conn.send(b"greeting")
+        echo_on(conn)
+    c = switch(e, script=script)
+    assert c.wire.exactly(8) == b"greeting"
+    c.send(b"answer")
+    assert c.wire.exactly(6) == b"answer"
+
+
 def test_octets_right_behind_the_101(edge):
     e = edge(ONE)
 

@@ -248,6 +248,8 @@ def show_websocket(engine, _upstream, options):
             for deflate in (False, True):
                 one = wspeers.exchange(engine, client, server, deflate, options.messages, 20)
                 ok = ok and one["ok"]
+                if not one["ok"]:
+                    print(f"{engine}, {client} to {server}: {one}", file=sys.stderr, flush=True)
                 result[f"{client} to {server}, {'deflate' if deflate else 'plain'}"] = {k: one[k] for k in
                                                                                        ("messages", "lost", "wrong", "pings", "tunnels", "ended_badly", "bytes", "seconds", "rss_peak_kb")}
     total = {k: sum(one[k] for one in result.values()) for k in ("messages", "lost", "wrong", "seconds")}

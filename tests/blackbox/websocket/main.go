@@ -93,6 +93,9 @@ func serve(deflate bool) error {
 			return
 		}
 		defer c.Close()
+		c.SetPingHandler(func(text string) error { // the library's own gives a pong one second and then drops it, or the connection
+			return c.WriteControl(websocket.PongMessage, []byte(text), time.Now().Add(60*time.Second))
+		})
 		for i := 0; ; i++ {
 			kind, data, err := c.ReadMessage()
 			if err != nil || send(c, kind, data, i%4 == 3) != nil {
@@ -141,7 +144,7 @@ func tunnel(url string, n int, seed int64, deflate bool) (res result, err error)
 			slots <- true
 			kind, data := message(r, i)
 			if i%7 == 0 {
-				if err := c.WriteControl(websocket.PingMessage, []byte(fmt.Sprint("ping ", pings)), time.Now().Add(30*time.Second)); err != nil {
+				if err := c.WriteControl(websocket.PingMessage, []byte(fmt.Sprint("ping ", pings)), time.Now().Add(60*time.Second)); err != nil {
 					sent <- err
 					return
 				}
@@ -172,7 +175,7 @@ func tunnel(url string, n int, seed int64, deflate bool) (res result, err error)
 	if err := <-sent; err != nil {
 		return res, err
 	}
-	if err := c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(30*time.Second)); err != nil {
+	if err := c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(60*time.Second)); err != nil {
 		return res, err
 	}
 	if _, _, err := c.ReadMessage(); !websocket.IsCloseError(err, websocket.CloseNormalClosure) || pings != pongs {

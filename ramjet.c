@@ -3905,10 +3905,10 @@ static int json_unit(const uint8_t *p, size_t n, uint8_t out[4], size_t *out_n)
     return RJ_MORE;
 }
 
-/* Collects bytes of a token that is cut off or has escapes; what is skipped is not kept. False: over the limit, or out of memory. */
+/* Collects bytes of a string or key that is cut off or has escapes; what is skipped is not kept. False: over the limit, or out of memory. */
 static bool json_collect(struct json_reader *r, const uint8_t *p, size_t n)
 {
-    if (!n || (r->skip && r->token != JSON_IN_NUMBER)) return true;
+    if (!n || r->skip) return true;
     if (n > r->limit - r->buf.n) {
         r->error = "a string over the limit";
         return false;
@@ -4005,8 +4005,8 @@ static int json_number(struct json_reader *r, struct str *out)
 
     while (p < r->end && (str_is_digit(*p) || *p == '-' || *p == '+' || *p == '.' || *p == 'e' || *p == 'E')) p++;
     if (r->buf.n + (size_t)(p - from) > JSON_NUMBER_MAX) return json_bad(r, from, "a number that is too long");
-    if (r->buf.n || (p == r->end && !r->final))
-        if (!json_collect(r, from, (size_t)(p - from))) return json_bad(r, from, r->error);
+    if (r->buf.n || (p == r->end && !r->final)) str_put(&r->buf, str_of(from, (size_t)(p - from)));
+    if (r->buf.failed) return json_bad(r, from, "out of memory");
     r->p = p;
     if (p == r->end && !r->final) return RJ_MORE;
     *out = r->buf.n ? str_built(&r->buf) : str_of(from, (size_t)(p - from));
@@ -7418,6 +7418,8 @@ static bool cfg_set_list(struct mem_arena *a, struct cfg_list *l, struct str s)
 /* NULL, or what a path of a rule may not have. The API server refuses the same. */
 static const char *cfg_path_bad(struct str path)
 {
+    uint8_t plain[CFG_PATH_MAX];
+
     if (!path.n || path.p[0] != '/') return "a path that begins with /";
     if (path.n > CFG_PATH_MAX) return "at most 4096 bytes";
     for (size_t i = 0; i < path.n; i++) {
@@ -7428,7 +7430,7 @@ static const char *cfg_path_bad(struct str path)
         if (str_starts(s, S("/./")) || str_starts(s, S("/../")) || str_eq(s, S("/.")) || str_eq(s, S("/.."))) return "a path without . and .. segments";
         if (str_starts(s, S("%2f")) || str_starts(s, S("%2F"))) return "a path without %2f";
     }
-    return NULL;
+    return http_path_normalize(path, plain) < 0 ? "a path that a request may have: whole escapes, and no \", <, >, \\ or %00" : NULL;
 }
 
 /* A path in its normal form; nothing takes back what was set. */
@@ -7965,12 +7967,14 @@ static void cfg_check_file(struct cfg_reader *r)
     for (uint32_t i = 0; i < c->nroutes; i++) {
         struct cfg_route *t = &c->routes[i], *other;
         struct str path = t->path, key;
-        uint8_t *p = mem_arena_alloc(&c->arena, t->host.n + path.n + 2);
+        uint8_t *p = mem_arena_alloc(&c->arena, t->host.n + path.n * 2 + 2), *plain = p + t->host.n + path.n + 2;
+        long plain_n = path.n ? http_path_normalize(path, plain) : 0;
 
         if (!t->backend.n && !cfg_redirects(t))
             cfg_report_line(r, t->line, "route " STR_FMT " has no backend, expected backend = NAME or a redirect", STR_ARG(t->name));
         else if (t->backend.n && !map_find(&c->by_name, t->backend))
             cfg_report_line(r, t->backend_line, "route " STR_FMT ": there is no [backend " STR_FMT "]", STR_ARG(t->name), STR_ARG(t->backend));
+        if (plain_n > 0) path = str_of(plain, (size_t)plain_n);
         if (!t->exact && path.n && path.p[path.n - 1] == '/') path.n--;
         p[0] = t->exact;
         if (t->host.n) memcpy(p + 1, t->host.p, t->host.n);
@@ -9058,7 +9062,7 @@ static bool obj_store_put(struct obj_store *s, struct obj *o)
         return false;
     }
     map_put(&s->kind[o->kind], o->key, o);
-    s->bytes += o->size - (old ? old->size : 0);
+    s->bytes = s->bytes + o->size - (old ? old->size : 0);
     if (s->changed) s->changed(s->arg, old, o);
     obj_free(old);
     return true;
@@ -14250,7 +14254,7 @@ static void fw_put_response(struct str_builder *sb, const struct fw_response *r)
         struct http_field *f = &m->field[i];
 
         if (!f->id) continue;
-        if (f->id == HTTP_F_CONTENT_LENGTH && r->pass_length) continue;
+        if (f->id == HTTP_F_CONTENT_LENGTH && r->pass_length && !r->no_length) continue;
         if (http_field_flags(f->id) & HTTP_FRAME || (f->id == HTTP_F_SERVER && !r->server_field)) f->drop = true;
     }
     if (r->rules) fw_take_fields(r);

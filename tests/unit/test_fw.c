@@ -223,6 +223,8 @@ UT(fw_responses)
         UT_ROW("HTTP/1.1 304 Not Modified\r\nContent-Length: 77\r\nETag: x\r\n\r\n", {.framing = HTTP_BODY_NONE, .minor = 1, .keep = true, .pass_length = true},
                "HTTP/1.1 304 Not Modified\r\nContent-Length: 77\r\nETag: x\r\n\r\n"),
         UT_ROW("HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n", {.framing = HTTP_BODY_NONE, .minor = 1, .keep = true, .no_length = true}, "HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n"),
+        UT_ROW("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\nX-A: 1\r\n\r\n", {.framing = HTTP_BODY_NONE, .minor = 1, .keep = true, .no_length = true, .pass_length = true},
+               "HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n"), /* to HEAD */
         UT_ROW("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", {.framing = HTTP_BODY_NONE, .minor = 1, .keep = false, .no_length = true}, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"),
         UT_ROW("HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Length: 0\r\n\r\n", {.framing = HTTP_BODY_LENGTH, .minor = 1, .keep = true}, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
         UT_ROW("HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Length: 0\r\n\r\n", {.framing = HTTP_BODY_LENGTH, .minor = 1, .keep = true, .server_field = true},

@@ -155,6 +155,8 @@ UT(json_bounds_depth_strings_and_numbers)
     number[JSON_NUMBER_MAX] = 0;
     good = (struct jt_run){ .want = number };
     ut_split(number, JSON_NUMBER_MAX, jt_split, &good);
+    good.limit = 8;                                      /* of strings and keys: a number has its own, wherever it is cut */
+    ut_split(number, JSON_NUMBER_MAX, jt_split, &good);
     number[JSON_NUMBER_MAX] = '7';
     bad = (struct jt_run){ 0 };
     ut_split(number, JSON_NUMBER_MAX + 1, jt_split, &bad);

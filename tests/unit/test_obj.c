@@ -363,6 +363,9 @@ UT(obj_store_tells_differences)
     UT_CHECK(OT_PUT("{\"kind\":\"Ingress\",\"metadata\":{\"name\":\"b\",\"namespace\":\"n\"},\"spec\":7}", 3));
     UT_CHECK(((const struct obj *)map_find(&store.kind[OBJ_INGRESS], S("n/b")))->bad.n > 0);
     UT_SLICE(str_built(&out), "-n/a ~n/b ");
+    UT_CHECK(OT_PUT(OT_NAMED("n", "b", "1", "a-longer-class-name-than-before"), 4) && OT_PUT(OT_NAMED("n", "b", "1", "x"), 4));
+    UT_CHECK(obj_store_remove(&store, OBJ_INGRESS, S("n/b")) && obj_store_remove(&store, OBJ_SERVICE, S("n/a")));
+    UT_INT(store.bytes, 0);                              /* a smaller object in the place of a larger one */
     obj_store_fini(&store);
     UT_INT(store.bytes, 0);
     str_free(&out);

@@ -117,6 +117,14 @@ build/unit-asan: $(UNIT_NEEDS) | $(BEARSSL) $(INIH)
 build/unit-cov: $(UNIT_NEEDS) | $(BEARSSL) $(INIH)
 	$(CC) $(TEST) -O0 -fkeep-static-functions --coverage -fprofile-update=atomic -fprofile-abs-path -Ibuild -o $@ tests/unit/main.c $(LIBS)
 
+# The fuzz targets without a fuzzer: every file of the corpora once.
+FUZZ = $(sort $(wildcard tests/fuzz/target_*.c))
+build/fuzz_targets.h: $(FUZZ) Makefile | build
+	@for f in $(FUZZ); do echo "#include \"../$$f\""; done > $@
+
+build/fuzz-once: $(SOURCES) $(FUZZ) $(wildcard tests/fuzz/*.h) tests/fuzz/main.c tests/unit/unit.h tests/unit/sim.h build/fuzz_targets.h Makefile | $(BEARSSL) $(INIH)
+	$(CC) $(TEST) $(ASAN) -DFUZZ_ONCE -Ibuild -o $@ tests/fuzz/main.c $(LIBS)
+
 # ---- Running and testing -----------------------------------------------------------------------------------------------------------
 deps:                              ## install the Debian packages that a build or a test needs, and say which
 	@if ! command -v dpkg-query >/dev/null; then echo "deps: this is not Debian; needed: $(DEPS)"; exit 0; fi; \
@@ -143,9 +151,9 @@ run:                               ## install what is missing, build, and serve 
 	@$(MAKE) --no-print-directory ramjet
 	@trap : INT; ./ramjet demo
 
-test: deps                         ## everything: lint, unit, vendoring, chart, release, black box mutated messages and peers on both engines, cluster
-	@$(MAKE) --no-print-directory -j2 tools ramjet build/ramjet build/unit build/unit-asan
-	@tests/run lint unit unit-asan vendor chart release blackbox property peers cluster
+test: deps                         ## everything: lint, unit, fuzz corpora, vendoring, chart, release, black box, mutated messages and peers on both engines, cluster
+	@$(MAKE) --no-print-directory -j2 tools ramjet build/ramjet build/unit build/unit-asan build/fuzz-once
+	@tests/run lint unit unit-asan fuzz-once vendor chart release blackbox property peers cluster
 
 check: ramjet build/unit           ## the part that takes under two minutes: lint, unit, a quick black box
 	@tests/run --quick lint unit vendor blackbox
@@ -171,7 +179,7 @@ coverage: build/unit-cov build/ramjet-cov ## lines run by the unit tests and the
 	-@RAMJET_BIN=build/ramjet-cov tests/run blackbox
 	@$(PYTHON) -B tests/coverage.py
 
-fuzz:                              ## [tests/fuzz] run every fuzzer for MINUTES=5 in all
+fuzz:                              ## [tests/fuzz/run] run every fuzzer for MINUTES=5 each
 	@MINUTES=$(MINUTES) LIBS="$(LIBS)" tests/fuzz/run
 
 sim:                               ## [tests/sim] the simulated engine with SEEDS=1000

@@ -137,6 +137,7 @@ FRAMING = [
 
     Response("F23", "204", b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", lacks=NO_FRAMING, reuse=True),
     Response("F23", "204 with length 0", b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", 204, b"", lacks=NO_FRAMING, reuse=True, ref="COMP-NO-CL-IN-204", choice="common and harmless; the length is dropped"),
+    Response("F23", "204 with length 0 to HEAD", b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", 204, b"", lacks=NO_FRAMING, reuse=True, request=HEAD),
     Response("F23", "204 with a body", b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello", 204, b"", lacks=NO_FRAMING),
     Response("F23", "204 with a length, and no body", b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", 204, b"", lacks=NO_FRAMING, choice="the answer passes, the connection is not used again: a body may still come"),
     Response("F23", "204 with chunks", b"HTTP/1.1 204 No Content\r\n" + TE + b"\r\n0\r\n\r\n", 204, b"", lacks=NO_FRAMING),

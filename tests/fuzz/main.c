@@ -13,6 +13,8 @@
 #endif
 #include "../../ramjet.c"
 
+#include <arpa/inet.h>
+
 #include "../unit/unit.h"
 
 #include "../unit/sim.h"

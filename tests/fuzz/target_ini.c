@@ -17,8 +17,10 @@ static void fz_check_report(const struct cfg_report *r)
     uint32_t lines = 0;
 
     for (; fz_cut(&rest, "\n", &line); lines++) {
-        if (!str_starts(line, S("edge.ini:")) && !str_starts(line, S("use-forwarded-headers")) && !str_starts(line, S("default-backend-service")))
-            FZ_FAIL("an error without a place: %.*s", STR_ARG(line));
+        size_t word = str_find(line, ' ');
+
+        if (word && line.p[word - 1] == ':') word--;
+        if (!str_starts(line, S("edge.ini:")) && cfg_option_find(str_of(line.p, word)) < 0) FZ_FAIL("an error without a place: %.*s", STR_ARG(line));
         for (size_t i = 0; i < line.n; i++) FZ_CHECK((line.p[i] >= ' ' && line.p[i] != 0x7f) || line.p[i] == '\t');
     }
     FZ_CHECK(rest.n == 0 && lines == r->errors);

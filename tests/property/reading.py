@@ -152,6 +152,8 @@ def target(request, octets):
     except Refused as e:                                 # what a path means is decided when the head is whole: a field may refuse it before
         request.path, request.later = b"/", e
     request.target = request.path + query
+    if request.authority is not None and request.method == b"OPTIONS" and m.group(2) == query == b"":
+        request.target = b"*"                            # RFC 9112 section 3.2.4
 
 
 def request_line(request, octets):

@@ -15,7 +15,8 @@ IMAGE    = ramjet:$(VERSION)
 SIZE_MAX = 1048576
 MINUTES  = 5
 SEEDS    = 1000
-MESSAGES = 10000000
+MESSAGES = 2000000
+IN_PROCESS = 8000000
 GO_MIN   = 1.26
 
 ifneq ($(ARCH),$(shell uname -m))
@@ -185,10 +186,10 @@ fuzz:                              ## [tests/fuzz/run] run every fuzzer for MINU
 sim:                               ## [tests/sim] the simulated engine with SEEDS=1000
 	@SEEDS=$(SEEDS) LIBS="$(LIBS)" tests/sim/run
 
-property: build/ramjet             ## [tests/property] MESSAGES=10000000 mutated messages on each engine against a reference reading
-	@RAMJET_BIN=build/ramjet tests/property/run --messages $(MESSAGES)
+property: build/ramjet             ## [tests/property] MESSAGES=2000000 mutated messages on each engine, IN_PROCESS=8000000 on the simulated one
+	@RAMJET_BIN=build/ramjet LIBS="$(LIBS)" tests/property/run --messages $(MESSAGES) --in-process $(IN_PROCESS)
 
-property-peers: build/ramjet       ## [tests/property] MESSAGES=10000000 of them through each engine to nginx, HAProxy, Go, Node and Python
+property-peers: build/ramjet       ## [tests/property] MESSAGES=2000000 through each engine to nginx, HAProxy, Go, Node and Python
 	@RAMJET_BIN=build/ramjet tests/property/run --peers --messages $(MESSAGES)
 
 bench: build/ramjet                ## [bench/run] measure beside nginx, HAProxy and a bare relay, under 30 minutes

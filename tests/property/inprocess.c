@@ -161,7 +161,7 @@ static void on_turn(struct sim *sim)
 
 static void on_gone(struct wrk *w) { (void)w; }
 
-static const struct px_transport transport = {.name = "sim", .scheme = "http", .raw = false, .feed = px_plain_feed, .send = px_plain_send};
+static const struct px_transport transport = {.name = "sim", .scheme = "http", .raw = false, .feed = tp_plain_feed, .send = tp_plain_send};
 
 static void turn(void)
 {

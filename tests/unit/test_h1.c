@@ -281,6 +281,8 @@ UT(h1_request_fields_that_are_sent_on)
         UT_ROW(GET_("TE: gzip;q=0.5, Trailers\r\n"), "", true, false, false, true),
         /* H17 */
         UT_ROW(GET_("X_Forwarded_For: 6\r\nX-Forwarded_For: 6\r\n_: 1\r\nX: y\r\n"), "X;", true, false, false, false),
+        UT_ROW(GET_("X.Forwarded.For: 6\r\nContent~Length: 7\r\nTransfer!Encoding: chunked\r\nUpgrade: h2c\r\nssl.client.verify: 1\r\nX.Y: 2\r\nX.Forwarded: 3\r\n"), "X.Y;",
+               true, false, false, false),
         /* Expect goes on only where there is a body to wait for. */
         UT_ROW(POST_("Expect: 100-continue\r\n" CL_), "Expect;", true, false, true, false),
         UT_ROW(POST_("Expect: 100-continue\r\n" TE_), "Expect;", true, false, true, false),
@@ -589,6 +591,7 @@ UT(h1_trailers)
         UT_ROW(B("\n"), -400, NULL),
         UT_ROW(B("\rX"), -400, NULL),
         UT_ROW(B("X_Y: 1\r\n\r\n"), 10, ""),
+        UT_ROW(B("X-Forwarded-User: a\r\nssl-client-verify: SUCCESS\r\nTrue-Client-IP: 6\r\nX-Rewrite-URL: /\r\nX.Real.IP: 6\r\nX.Y: 1\r\n\r\n"), 110, "X.Y;"),
     };
     static const struct h1_limits small = {.line_bytes = 1, .head_bytes = 20, .fields = 2};
     static struct h1_head h;

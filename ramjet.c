@@ -29,6 +29,7 @@
  *   lm_    Limits per client
  *   rc_    Route compiler
  *   up_    Endpoint state, pickers, pools
+ *   chk_   Active health checks
  *   mw_    Middleware
  *   fw_    Heads as they leave
  *   fl_    Flows: one direction of an exchange
@@ -107,6 +108,7 @@ static inline int sys_connect(int fd, const void *sa, socklen_t n) { return (int
 static inline int sys_bind(int fd, const void *sa, socklen_t n) { return (int)SYS_CALL(SYS_bind, fd, sa, n); }
 static inline int sys_listen(int fd, int backlog) { return (int)SYS_CALL(SYS_listen, fd, backlog); }
 static inline int sys_accept(int fd, void *sa, socklen_t *n, int flags) { return (int)SYS_CALL(SYS_accept4, fd, sa, n, flags); }
+static inline int sys_unsent(int fd, int *n) { return (int)SYS_CALL(SYS_ioctl, fd, SYS_SIOCOUTQ, n); }
 static inline int sys_shutdown(int fd, int how) { return (int)SYS_CALL(SYS_shutdown, fd, how); }
 static inline int sys_getsockname(int fd, void *sa, socklen_t *n) { return (int)SYS_CALL(SYS_getsockname, fd, sa, n); }
 static inline int sys_getpeername(int fd, void *sa, socklen_t *n) { return (int)SYS_CALL(SYS_getpeername, fd, sa, n); }
@@ -1700,6 +1702,14 @@ static inline void io_poll(struct io_loop *lp, struct io_sock *s, int what) { lp
 static inline void io_close(struct io_loop *lp, struct io_sock *s) { lp->ops->close_sock(lp, s); }
 static inline int io_shutdown(struct io_sock *s) { return sys_shutdown(s->fd, SHUT_WR); }
 
+/* Bytes that the kernel has taken and the peer has not acknowledged. */
+static uint32_t io_unsent(const struct io_sock *s)
+{
+    int n = 0;
+
+    return sys_unsent(s->fd, &n) < 0 || n < 0 ? 0 : (uint32_t)n;
+}
+
 /* A close from now on resets: what was not sent is dropped, and the peer cannot take what it got for the whole. */
 static void io_reset_on_close(struct io_sock *s)
 {
@@ -2436,7 +2446,7 @@ static void ur_arm_accept(struct io_loop *lp, struct io_sock *s)
 {
     struct sys_uring_sqe *e = ur_queue_op(lp->ur, s, UR_ACCEPT, SYS_URING_ACCEPT);
 
-    e->ioprio = SYS_URING_ACCEPT_MULTISHOT;
+    if (!s->bounded) e->ioprio = SYS_URING_ACCEPT_MULTISHOT;
     e->op_flags = SOCK_CLOEXEC;
     s->flags |= IO_S_ARMED;
 }
@@ -5335,6 +5345,9 @@ static unsigned http_path_dots(struct str s)
     return k == 0 || k == 3 || (k < s.n && s.p[k] != '/' && s.p[k] != ';') ? 0 : (unsigned)k;
 }
 
+/* Octets of a variable's name. */
+static bool http_is_variable(uint8_t c) { return str_is_digit(c) || c == '_' || (str_lower(c) >= 'a' && str_lower(c) <= 'z'); }
+
 /* The path is its own normal form. */
 static bool http_path_is_plain(struct str s)
 {
@@ -7310,6 +7323,8 @@ static const char *cfg_accepts(const struct cfg_info *o, char *out, size_t n)
     static const char *const texts[] = {
         [CFG_AUTO] = "auto or a number", [CFG_BOOL] = "true or false", [CFG_BUFFERS] = "a number and a size such as 4 8k",
         [CFG_CIDRS] = "addresses or networks such as 10.0.0.0/8, fd00::/8", [CFG_ENUM] = "one of", [CFG_FLAGS] = "one or more of",
+        [CFG_HOST] = "a host name, with or without a port",
+        [CFG_KEY] = "$remote_addr, $request_uri, $uri, $host, $http_NAME, $cookie_NAME, $arg_NAME and text, at most 63 bytes",
         [CFG_FIELD] = "NAME: VALUE of a field that is not about framing, the connection, the date or a redirect",
         [CFG_LIST] = "names separated by commas", [CFG_LISTEN] = "ADDRESS:PORT, :PORT, PORT, unix:/PATH or off",
         [CFG_LOCATION] = "a URL such as https://example.com/a or a path that begins with one /, of visible ASCII and without $",
@@ -7476,6 +7491,38 @@ static bool cfg_field_ok(struct str name)
     return http_is_all(name, HTTP_C_TOKEN) && !(http_field_flags(http_field_find(name)) & (HTTP_HOP | HTTP_FRAME)) && !str_ieq(name, S("trailer"));
 }
 
+static bool cfg_set_host(struct mem_arena *a, struct str *out, struct str s)
+{
+    uint8_t plain[HTTP_HOST_MAX];
+
+    if (s.n && http_host_normalize(s, plain) <= 0) return false;
+    *out = str_dup(a, s);
+    return true;
+}
+
+/* What upstream-hash-by may name; up_hash_by reads it. */
+static bool cfg_set_key(struct mem_arena *a, struct str *out, struct str s)
+{
+    static const char *const whole[] = {"$binary_remote_addr", "$host", "$remote_addr", "$request_uri", "$uri"};
+    static const char *const parts[] = {"$arg_", "$cookie_", "$http_"};
+
+    if (s.n > CFG_KEY_MAX) return false;
+    for (size_t at = 0, n; at < s.n; at += n) {
+        struct str name;
+        bool known = s.p[at] != '$';
+
+        if (s.p[at] <= 0x20 || s.p[at] >= 0x7f) return false;
+        for (n = 1; at + n < s.n && s.p[at + n] != '$' && (known || http_is_variable(s.p[at + n])); n++)
+            if (s.p[at + n] <= 0x20 || s.p[at + n] >= 0x7f) return false;
+        name = str_of(s.p + at, n);
+        for (size_t i = 0; i < RJ_COUNT(whole) && !known; i++) known = str_eq(name, str_z(whole[i]));
+        for (size_t i = 0; i < RJ_COUNT(parts) && !known; i++) known = str_starts(name, str_z(parts[i])) && name.n > strlen(parts[i]);
+        if (!known) return false;
+    }
+    *out = str_dup(a, s);
+    return true;
+}
+
 /* NAME: VALUE; nothing takes back what was set. */
 static bool cfg_set_field(struct mem_arena *a, struct cfg_list *l, struct str s)
 {
@@ -7592,6 +7639,8 @@ static int cfg_set(struct cfg *c, struct mem_arena *a, int option, struct str s,
         break;
     case CFG_FIELD: ok = cfg_set_field(a, field, s); break;
     case CFG_FLAGS: ok = cfg_set_flags(o->choices, field, s); break;
+    case CFG_HOST: ok = cfg_set_host(a, field, s); break;
+    case CFG_KEY: ok = cfg_set_key(a, field, s); break;
     case CFG_LIST: ok = cfg_set_list(a, field, s); break;
     case CFG_LISTEN: ok = cfg_set_listen(a, field, s); break;
     case CFG_LOCATION: ok = cfg_set_location(a, field, s); break;
@@ -11220,7 +11269,7 @@ static void rt_host_put(struct rt_host *h)
 /* A backend block from a filled-in head and its endpoints; name is copied. */
 static struct rt_backend *rt_backend_new(const struct rt_backend *head, const struct rt_endpoint *ep, uint32_t n)
 {
-    struct rt_backend *b = mem_need(sizeof *b + n * sizeof *ep + head->name.n);
+    struct rt_backend *b = mem_need(sizeof *b + n * sizeof *ep + head->name.n + head->check_path.n + head->check_host.n + head->hash_by.n);
     uint8_t *text = (uint8_t *)b + sizeof *b + n * sizeof *ep;
     uint64_t d = str_hash_mix(head->hash, (uint64_t)head->balance << 32 | head->keepalive);
 
@@ -11229,6 +11278,15 @@ static struct rt_backend *rt_backend_new(const struct rt_backend *head, const st
     b->n = n;
     if (n) memcpy(b->ep, ep, n * sizeof *ep);
     b->name = rt_put_text(&text, head->name);
+    b->check_path = rt_put_text(&text, head->check_path);
+    b->check_host = rt_put_text(&text, head->check_host);
+    b->hash_by = rt_put_text(&text, head->hash_by);
+    d = str_hash_mix(d, str_hash(b->check_path));
+    d = str_hash_mix(d, str_hash(b->check_host));
+    d = str_hash_mix(d, str_hash(b->hash_by));
+    d = str_hash_mix(d, (uint64_t)b->check_ms << 32 | b->check_timeout_ms);
+    d = str_hash_mix(d, (uint64_t)b->check_rise << 32 | b->check_fall);
+    d = str_hash_mix(d, (uint64_t)b->slow_ms << 32 | b->retry_percent);
     d = str_hash_mix(d, (uint64_t)b->keepalive_ms << 32 | b->keepalive_life_ms);
     d = str_hash_mix(d, (uint64_t)b->keepalive_requests << 32 | b->max_fails);
     d = str_hash_mix(d, (uint64_t)b->fail_ms << 32 | n);
@@ -12509,8 +12567,11 @@ static bool rc_set_addrs(struct rc_name *name, const struct net_addr *addrs, uin
 
 static struct rc_settings rc_settings_of(const struct cfg *c)
 {
-    return (struct rc_settings){c->load_balance, c->upstream_keepalive, c->upstream_idle_ms, c->upstream_life_ms, c->upstream_keepalive_requests,
-                                c->max_fails, c->fail_ms};
+    struct rc_settings set = {c->hash_by.n ? RT_HASH : c->load_balance, c->upstream_keepalive, c->upstream_idle_ms, c->upstream_life_ms,
+                              c->upstream_keepalive_requests, c->max_fails, c->fail_ms, c->slow_ms, c->retry_budget, {0}};
+
+    if (c->hash_by.n) memcpy(set.hash_by, c->hash_by.p, c->hash_by.n);
+    return set;
 }
 
 /* Puts the values of a section over the settings in c (a copy); a list replaces the one of [ramjet]. They were checked when they were read;
@@ -12569,6 +12630,23 @@ static struct rc_settings rc_backend_settings(struct rc *rc, const struct rc_bac
     eff = *rc->cfg;
     rc_apply_values(rc, &eff, file->values, file->nvalues);
     return rc_settings_of(&eff);
+}
+
+/* Active checks: of backends in the file; the cluster checks its own. */
+static void rc_set_checks(struct rc *rc, const struct rc_backend *b, struct rt_backend *head)
+{
+    const struct cfg_backend *file = b->service ? NULL : map_find(&rc->cfg->by_name, rc_backend_name(b));
+    struct cfg eff = *rc->cfg;
+
+    if (!file) return;
+    rc_apply_values(rc, &eff, file->values, file->nvalues);
+    if (!eff.check_path.n) return;
+    head->check_path = eff.check_path;
+    head->check_host = eff.check_host;
+    head->check_ms = eff.check_ms;
+    head->check_timeout_ms = eff.check_timeout_ms;
+    head->check_rise = eff.check_rise;
+    head->check_fall = eff.check_fall;
 }
 
 /* The backend for a Service's port. */
@@ -12738,9 +12816,11 @@ static void rc_compile_backend(struct rc *rc, struct rc_backend *b, struct rt_ch
     struct rc_settings set = rc_backend_settings(rc, b);
     struct rt_backend head = {.name = rc_backend_name(b), .hash = str_hash(b->key), .balance = (uint8_t)set.balance, .keepalive = set.keepalive,
                               .keepalive_ms = set.keepalive_ms, .keepalive_life_ms = set.life_ms, .keepalive_requests = set.requests,
-                              .max_fails = set.max_fails, .fail_ms = set.fail_ms};
+                              .max_fails = set.max_fails, .fail_ms = set.fail_ms, .slow_ms = set.slow_ms, .retry_percent = set.retry_percent,
+                              .hash_by = str_z(set.hash_by)};
 
     b->dirty = false;
+    rc_set_checks(rc, b, &head);
     rc->nendpoints = 0;
     if (b->service) rc_gather_service(rc, b, &names);
     else rc_gather_file(rc, b, &names);
@@ -13410,21 +13490,22 @@ static void rc_fini(struct rc *rc)
  * up_ : Endpoint state, pickers, pools
  *
  * Owns:    struct up, struct up_pool, struct up_group, struct up_conn.
- * Calls:   sys_ mem_ str_ map_ clk_ mtr_ io_ rt_
- * Threads: one struct up per worker, shared with nobody.
+ * Calls:   sys_ mem_ str_ map_ clk_ mtr_ io_ http_ rt_
+ * Threads: one struct up per worker, shared with nobody; rj.health is written by the control thread and read by all.
  * Rules:   1. A picker reads and returns; it changes only its cursor.
  *          2. State is found by identity (address, backend name), so it survives a publish.
  *          3. An idle connection has its receive armed: data or an end there closes it, it is never reused after either.
  * ========================================================================== */
 
-static uint64_t up_random(struct up *up)
+/* Every bit of z changes half of the result (the finalizer of SplitMix64). */
+static uint64_t up_scramble(uint64_t z)
 {
-    uint64_t z = up->random += 0x9e3779b97f4a7c15u;
-
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
 }
+
+static uint64_t up_random(struct up *up) { return up_scramble(up->random += 0x9e3779b97f4a7c15u); }
 
 /* ---- connections ---- */
 
@@ -13551,6 +13632,60 @@ static struct up_conn *up_connect(struct up *up, struct up_pool *p, void (*handl
     return c;
 }
 
+/* ---- results of active checks ----
+ * A table of fixed size that is never moved or freed, so that workers read it without a lock: open addressing, a place is given once to a
+ * key and kept for it until the control thread gives it to another. */
+
+static uint64_t up_health_key(uint64_t backend_hash, uint64_t addr_hash)
+{
+    uint64_t key = up_scramble(backend_hash ^ up_scramble(addr_hash));
+
+    return key > UP_HEALTH_FREE ? key : key + 2;
+}
+
+/* The place of key, or NULL. Any thread. */
+static struct up_health *up_health_find(uint64_t key)
+{
+    for (uint32_t i = 0; i < UP_HEALTH_PLACES; i++) {
+        struct up_health *h = &rj.health[(key + i) % UP_HEALTH_PLACES];
+        uint64_t k = atomic_load_explicit(&h->key, memory_order_acquire); /* up_health_add releases */
+
+        if (k == key) return h;
+        if (!k) return NULL;
+    }
+    return NULL;
+}
+
+/* A place for key, which is healthy; NULL when UP_HEALTH_MAX are in use. Control thread. */
+static struct up_health *up_health_add(uint64_t key)
+{
+    struct up_health *h = up_health_find(key);
+
+    if (h) return h;
+    if (rj.health_n == UP_HEALTH_MAX) return NULL;
+    for (uint32_t i = 0;; i++) {
+        uint64_t k;
+
+        h = &rj.health[(key + i) % UP_HEALTH_PLACES];
+        k = atomic_load_explicit(&h->key, memory_order_relaxed); /* written here only */
+        if (!k || k == UP_HEALTH_FREE) break;
+    }
+    rj.health_n++;
+    atomic_store_explicit(&h->down, 0, memory_order_relaxed); /* the release below */
+    atomic_store_explicit(&h->key, key, memory_order_release); /* up_health_find acquires */
+    atomic_fetch_add_explicit(&rj.health_version, 1, memory_order_release); /* up_group_for acquires */
+    return h;
+}
+
+/* Nothing checks this place any more. A worker that still looks at it sees a healthy endpoint. Control thread. */
+static void up_health_drop(struct up_health *h)
+{
+    rj.health_n--;
+    atomic_store_explicit(&h->down, 0, memory_order_relaxed); /* a hint for pickers; orders nothing */
+    atomic_store_explicit(&h->key, UP_HEALTH_FREE, memory_order_relaxed); /* the same */
+    atomic_fetch_add_explicit(&rj.health_version, 1, memory_order_release); /* up_group_for acquires */
+}
+
 /* ---- pools and groups ---- */
 
 static struct up_pool *up_pool_for(struct up *up, const struct rt_backend *b, const struct rt_endpoint *e)
@@ -13596,8 +13731,13 @@ static bool up_group_refresh(struct up_group *g, const struct rt_backend *b, uin
 
         if (!pools) return false;
         g->pools = pools;
+        mem_free(g->health);
+        g->health = NULL;
         g->cap = b->n;
     }
+    if (b->check_ms && b->n && !g->health && !(g->health = mem_alloc(g->cap * sizeof *g->health))) return false;
+    g->health_version = atomic_load_explicit(&rj.health_version, memory_order_acquire); /* up_health_add releases */
+    for (uint32_t i = 0; g->health && i < b->n; i++) g->health[i] = up_health_find(up_health_key(b->hash, b->ep[i].hash));
     g->n = b->n;
     g->total = 0;
     g->equal = true;
@@ -13628,6 +13768,7 @@ static struct up_group *up_group_for(struct up *up, const struct rt_backend *b, 
         *slot = g;
     }
     g->used_ms = up->lp->clk.now_ms;
+    if (RJ_UNLIKELY(b->check_ms && g->health_version != atomic_load_explicit(&rj.health_version, memory_order_relaxed))) g->seen = NULL;
     if (RJ_UNLIKELY(g->seen != b || g->seen_generation != generation) && !up_group_refresh(g, b, generation)) return NULL;
     return g;
 }
@@ -13644,19 +13785,33 @@ static struct up_pool *up_pool_at(struct up *up, struct up_group *g, const struc
 /* What a pick knows: which endpoints were tried (the first 64 are remembered) and whose request it is. */
 struct up_choice {
     uint64_t tried;
-    uint64_t client_hash;
-    bool any;                                            /* also endpoints that are out */
+    uint64_t hash;                                       /* of what upstream-hash-by or ip_hash looks at */
+    bool any;                                            /* also endpoints that are out, slow to start or full */
 };
+
+/* An endpoint that came back takes a part of its requests that grows with time: at least a tenth, all of them after slow-start. */
+static bool up_is_starting(struct up *up, uint64_t back_ms, uint32_t slow_ms)
+{
+    uint64_t age = up->lp->clk.now_ms - back_ms;
+
+    if (!back_ms || up->lp->clk.now_ms < back_ms || age >= slow_ms) return false;
+    return up_random(up) % slow_ms >= (age > slow_ms / 10 ? age : slow_ms / 10);
+}
 
 static bool up_may(struct up *up, struct up_group *g, const struct rt_backend *b, uint32_t i, const struct up_choice *c)
 {
-    struct up_pool *p;
+    const struct up_health *h = b->check_ms && g->health ? g->health[i] : NULL;
+    const struct up_pool *p;
 
     if (i < 64 && c->tried >> i & 1) return false;
     if (!b->ep[i].weight) return false;
     if (c->any) return true;
+    if (h && atomic_load_explicit(&h->down, memory_order_relaxed)) return false; /* a hint; chk_ writes it */
+    if (h && b->slow_ms && up_is_starting(up, atomic_load_explicit(&h->back_ms, memory_order_relaxed), b->slow_ms)) return false; /* the same */
     p = g->pools[i];
-    return !p || p->down_until_ms <= up->lp->clk.now_ms;
+    if (!p) return true;
+    if (p->down_until_ms > up->lp->clk.now_ms) return false;
+    return !b->slow_ms || !up_is_starting(up, p->back_ms, b->slow_ms);
 }
 
 static uint32_t up_by_weight(const struct rt_backend *b, uint32_t at)
@@ -13668,11 +13823,9 @@ static uint32_t up_by_weight(const struct rt_backend *b, uint32_t at)
 }
 
 /* Where a picker starts to look; the first usable endpoint from there on is taken. */
-static uint32_t up_first(struct up *up, struct up_group *g, const struct rt_backend *b, const struct up_choice *c)
+static uint32_t up_first(struct up_group *g, const struct rt_backend *b)
 {
-    if (b->balance == RT_IP_HASH && g->total) return up_by_weight(b, (uint32_t)(c->client_hash % g->total));
     if (g->equal || !g->total) return g->cursor++ % g->n;
-    (void)up;
     return up_by_weight(b, (uint32_t)((uint64_t)g->cursor++ * g->step % g->total));
 }
 
@@ -13685,10 +13838,57 @@ static uint64_t up_cost(struct up_group *g, const struct rt_backend *b, uint32_t
     return cost * 1000 / (b->ep[i].weight ? b->ep[i].weight : 1);
 }
 
+/* log2(1 + i / 64) in units of 1 / 65536 */
+static const uint32_t up_log2[65] = {
+    0, 1466, 2909, 4331, 5732, 7112, 8473, 9814, 11136, 12440, 13727, 14996, 16248, 17484, 18704, 19909, 21098, 22272, 23433, 24579, 25711,
+    26830, 27936, 29029, 30109, 31178, 32234, 33279, 34312, 35334, 36346, 37346, 38336, 39316, 40286, 41246, 42196, 43137, 44068, 44990,
+    45904, 46809, 47705, 48593, 49472, 50344, 51207, 52063, 52911, 53751, 54584, 55410, 56229, 57040, 57845, 58643, 59434, 60219, 60997,
+    61769, 62534, 63294, 64047, 64794, 65536,
+};
+
+/* -log2((h + 1) / 2^64) in units of 1 / 65536, at least 1: exponentially distributed when h is random. */
+static uint64_t up_neg_log2(uint64_t h)
+{
+    unsigned zeros = h ? (unsigned)__builtin_clzll(h) : 63;
+    uint64_t m = h << zeros << 1;                        /* what follows the first set bit */
+    uint32_t at = (uint32_t)(m >> 58), low = up_log2[at], rest = (uint32_t)(m >> 42 & 0xffff);
+    uint64_t log = low + ((uint64_t)(up_log2[at + 1] - low) * rest >> 16), whole = (uint64_t)(zeros + 1) << 16;
+
+    return whole > log ? whole - log : 1;
+}
+
+/* Holds i more than UP_FULL_PERCENT of its share of this worker's requests, and more than a few? */
+static bool up_is_full(struct up_group *g, const struct rt_backend *b, uint32_t i, uint64_t active)
+{
+    uint64_t own = g->pools[i] ? g->pools[i]->active_n : 0;
+
+    return own >= UP_FULL_MIN && own * 100 * g->total > (active + 1) * UP_FULL_PERCENT * b->ep[i].weight;
+}
+
+/* Rendezvous hashing: every endpoint draws a number from the key, the lowest one for its weight wins. When endpoints come or go, only
+ * the keys of those move. An endpoint that is out or full is passed over for the key's next one. O(n), no table to keep. */
+static int up_pick_hash(struct up *up, struct up_group *g, const struct rt_backend *b, const struct up_choice *c)
+{
+    uint64_t lowest = UINT64_MAX, active = 0;
+    int best = -1;
+
+    for (uint32_t i = 0; i < b->n; i++) active += g->pools[i] ? g->pools[i]->active_n : 0;
+    for (uint32_t i = 0; i < b->n; i++) {
+        uint64_t draw = up_scramble(c->hash ^ up_scramble(b->ep[i].hash));
+
+        if (!g->equal) draw = (up_neg_log2(draw) << 24) / (b->ep[i].weight ? b->ep[i].weight : 1);
+        if (draw >= lowest || !up_may(up, g, b, i, c) || (!c->any && up_is_full(g, b, i, active))) continue;
+        lowest = draw;
+        best = (int)i;
+    }
+    return best;
+}
+
 static int up_pick_once(struct up *up, struct up_group *g, const struct rt_backend *b, const struct up_choice *c, uint32_t first)
 {
     int best = -1;
 
+    if (b->balance == RT_IP_HASH || b->balance == RT_HASH) return up_pick_hash(up, g, b, c);
     if (b->balance == RT_RANDOM || b->balance == RT_EWMA) {
         for (int k = 0; k < 2; k++) { /* the power of two choices */
             uint32_t i = up_by_weight(b, (uint32_t)(up_random(up) % (g->total ? g->total : 1)));
@@ -13715,10 +13915,91 @@ static int up_pick(struct up *up, struct up_group *g, const struct rt_backend *b
     int i;
 
     if (!b->n) return -1;
-    first = up_first(up, g, b, &c);
+    first = up_first(g, b);
     if ((i = up_pick_once(up, g, b, &c, first)) >= 0) return i;
     c.any = true;
     return up_pick_once(up, g, b, &c, first);
+}
+
+/* ---- what a hash looks at ---- */
+
+/* The value of cookie name in the Cookie fields; empty when there is none. */
+static struct str up_cookie(const struct http_msg *m, const uint8_t *head, struct str name)
+{
+    for (uint32_t i = 0; i < m->nfields; i++) {
+        struct str rest = str_of(head + m->field[i].value_at, m->field[i].value_n), item, key;
+
+        if (m->field[i].id != HTTP_F_COOKIE) continue;
+        while (str_cut(&rest, ';', &item)) {
+            item = str_trim(item);
+            if (str_cut(&item, '=', &key) && str_eq(key, name)) return item;
+        }
+    }
+    return (struct str){0};
+}
+
+/* The first field called name, in which `_` stands for `-`; empty when there is none. */
+static struct str up_field(const struct http_msg *m, const uint8_t *head, struct str name)
+{
+    for (uint32_t i = 0; i < m->nfields; i++) {
+        const uint8_t *p = head + m->field[i].name_at;
+        uint32_t k = 0;
+
+        if (m->field[i].name_n != name.n) continue;
+        while (k < name.n && (name.p[k] == '_' ? '-' : str_lower(name.p[k])) == str_lower(p[k])) k++;
+        if (k == name.n) return str_of(head + m->field[i].value_at, m->field[i].value_n);
+    }
+    return (struct str){0};
+}
+
+/* The value of argument name in the query; empty when there is none. */
+static struct str up_argument(struct str query, struct str name)
+{
+    struct str item, key;
+
+    while (str_cut(&query, '&', &item))
+        if (str_cut(&item, '=', &key) && str_eq(key, name)) return item;
+    return (struct str){0};
+}
+
+/* The hash of upstream-hash-by: text and variables ($request_uri, $http_NAME, ...), each piece by itself. by was checked by cfg_. */
+static uint64_t up_hash_by(struct str by, const struct up_request *q)
+{
+    const struct http_msg *m = q->msg;
+    uint64_t hash = 0;
+
+    while (by.n) {
+        struct str name, value = {0};
+        size_t n = 1;
+
+        while (n < by.n && by.p[n] != '$' && (by.p[0] != '$' || http_is_variable(by.p[n]))) n++;
+        name = str_of(by.p, n);
+        by = str_from(by, n);
+        if (name.p[0] != '$') value = name;
+        else if (str_starts(name, S("$http_"))) value = up_field(m, q->head, str_from(name, 6));
+        else if (str_starts(name, S("$cookie_"))) value = up_cookie(m, q->head, str_from(name, 8));
+        else if (str_starts(name, S("$arg_"))) value = up_argument(str_of(q->head + m->query_at, m->query_n), str_from(name, 5));
+        else if (str_ends(name, S("remote_addr"))) value = str_of(q->client->ip, 16);
+        else if (str_eq(name, S("$request_uri"))) value = str_of(q->head + m->target_at, m->target_n);
+        else if (str_eq(name, S("$uri"))) value = q->path;
+        else if (str_eq(name, S("$host"))) value = q->host;
+        hash = str_hash_mix(hash, str_hash(value));
+    }
+    return hash;
+}
+
+/* What the choice of an endpoint of b (may be NULL) depends on; 0 for those that do not choose by a hash. */
+static uint64_t up_hash(const struct rt_backend *b, struct up_request *q)
+{
+    uint8_t host[HTTP_HOST_MAX];
+    long n;
+
+    if (!b) return 0;
+    if (b->balance == RT_IP_HASH) return str_hash(str_of(q->client->ip, 16));
+    if (b->balance != RT_HASH) return 0;
+    n = http_host_normalize(str_of(q->head + q->msg->host_at, q->msg->host_n), host);
+    q->host = str_of(host, n > 0 ? (size_t)n : 0);
+    return up_hash_by(b->hash_by, q);
 }
 
 /* ---- passive health ---- */
@@ -13733,13 +14014,39 @@ static void up_failed(struct up *up, struct up_pool *p, const struct rt_backend 
         p->fail_from_ms = now;
         p->fails = 0;
     }
-    if (++p->fails >= b->max_fails) p->down_until_ms = now + b->fail_ms;
+    if (++p->fails < b->max_fails) return;
+    p->down_until_ms = p->back_ms = now + b->fail_ms;
+}
+
+/* ---- the retry budget ----
+ * Every request earns a part of a try, every second one, up to a number that covers a burst: whatever fails, a backend gets no more than
+ * that many requests on top of its clients' own. Counted in hundredths of a try. */
+
+static void up_earn(struct up *up, struct up_group *g, const struct rt_backend *b)
+{
+    uint64_t second = up->lp->clk.now_ms / 1000, idle = g->budget_s ? second - g->budget_s : UP_BUDGET_IDLE;
+
+    if (idle && g->budget < UP_BUDGET_IDLE * 100) {
+        g->budget += (uint32_t)(idle < UP_BUDGET_IDLE ? idle : UP_BUDGET_IDLE) * 100;
+        if (g->budget > UP_BUDGET_IDLE * 100) g->budget = UP_BUDGET_IDLE * 100;
+    }
+    g->budget_s = second;
+    if (g->budget < UP_BUDGET_MAX * 100) g->budget += b->retry_percent;
+}
+
+/* One more try of a request that an endpoint may have got: false when the budget is spent. */
+static bool up_spend(struct up_group *g)
+{
+    if (g->budget < 100) return false;
+    g->budget -= 100;
+    return true;
 }
 
 /* A response head came after us. */
 static void up_succeeded(struct up_pool *p, uint64_t us)
 {
     p->fails = 0;
+    if (RJ_UNLIKELY(p->down_until_ms > p->used_ms)) p->back_ms = p->used_ms; /* all were out, and it was tried */
     p->down_until_ms = 0;
     p->ewma_us = p->ewma_us ? (uint32_t)((p->ewma_us * 7ull + us) / 8) : (uint32_t)us;
 }
@@ -13773,6 +14080,7 @@ static void up_on_sweep(struct clk_timer *t)
             }
             *at = g->next;
             mem_free(g->pools);
+            mem_free(g->health);
             mem_free(g);
         }
     }
@@ -13808,10 +14116,239 @@ static void up_fini(struct up *up)
         for (struct up_group *g = up->groups[i], *next; g; g = next) {
             next = g->next;
             mem_free(g->pools);
+            mem_free(g->health);
             mem_free(g);
         }
     }
     mem_pool_fini(&up->conns);
+}
+
+/* ============================================================================
+ * chk_ : Active health checks
+ *
+ * Owns:    struct chk, struct chk_target.
+ * Calls:   mem_ str_ map_ clk_ log_ io_ rt_ up_
+ * Threads: control.
+ * Rules:   1. A target has one check at a time, on a connection of its own; of the answer the status line is read.
+ *          2. A target is healthy until check-fall checks in a row have failed, and again after check-rise good ones.
+ *          3. What is checked follows every publication: a target that is gone ends, and its place in rj.health with it.
+ * ========================================================================== */
+
+static void chk_free(struct chk_target *t)
+{
+    clk_drop(&t->chk->loop->clk, &t->timer);
+    mem_free(t);
+}
+
+/* Counts a result, tells the workers when it changes something, and waits for the next turn. why: NULL for a good one. */
+static void chk_count(struct chk_target *t, const char *why)
+{
+    bool down = atomic_load_explicit(&t->health->down, memory_order_relaxed); /* written below only */
+
+    t->chk->results[why != NULL]++;
+    t->bad = why ? t->bad + 1 : 0;
+    t->good = why ? 0 : t->good + 1;
+    clk_arm(&t->chk->loop->clk, &t->timer, t->every_ms);
+    if (down ? t->good < t->rise : t->bad < t->fall) return;
+    if (down) atomic_store_explicit(&t->health->back_ms, t->chk->loop->clk.now_ms, memory_order_relaxed); /* hints for pickers; */
+    atomic_store_explicit(&t->health->down, !down, memory_order_relaxed);                                 /* they order nothing */
+    if (down) log_info("chk", "backend " STR_FMT ": endpoint %s is back after %u good checks", STR_ARG(t->backend), t->address, t->good);
+    else log_warn("chk", "backend " STR_FMT ": endpoint %s is out after %u failed checks: GET " STR_FMT ": %s", STR_ARG(t->backend), t->address, t->bad,
+                  STR_ARG(t->path), why);
+}
+
+static void chk_end(struct chk_target *t, const char *why)
+{
+    if (!t->health || !io_is_open(&t->s)) return;
+    io_close(t->chk->loop, &t->s);
+    io_outq_clear(&t->q);
+    chk_count(t, why);
+}
+
+/* The status line so far. A status of 2xx or 3xx is good. */
+static void chk_on_line(struct chk_target *t)
+{
+    const uint8_t *p = t->line;
+    bool begins = memcmp(p, "HTTP/1.", t->line_n < 7 ? t->line_n : 7) == 0;
+
+    if (begins && t->line_n < CHK_LINE) return;
+    if (!begins || !str_is_digit(p[7]) || p[8] != ' ' || !str_is_digit(p[9]) || !str_is_digit(p[10]) || !str_is_digit(p[11])) {
+        chk_end(t, "no HTTP/1.x status line");
+        return;
+    }
+    snprintf(t->why, sizeof t->why, "status %.3s", p + 9);
+    chk_end(t, p[9] == '2' || p[9] == '3' ? NULL : t->why);
+}
+
+static void chk_on_event(struct io_sock *s, enum io_event ev, int res, struct mem_buf *buf)
+{
+    struct chk_target *t = RJ_CONTAINER(s, struct chk_target, s);
+
+    switch (ev) {
+    case IO_CONNECT:
+        if (res < 0) {
+            chk_end(t, strerror(-res));
+            break;
+        }
+        io_recv_start(t->chk->loop, s);
+        io_outq_add(&t->q, t->request, t->request_n, NULL);
+        io_send(t->chk->loop, s, &t->q);
+        break;
+    case IO_SENT:
+        io_outq_sent(&t->q, res);
+        if (res >= 0 && t->q.n) io_send(t->chk->loop, s, &t->q);
+        break;
+    case IO_RECV:
+        if (res <= 0) {
+            chk_end(t, "the connection ended before the status line");
+            break;
+        }
+        if ((uint32_t)res > CHK_LINE - t->line_n) res = (int)(CHK_LINE - t->line_n);
+        memcpy(t->line + t->line_n, buf->data, (size_t)res);
+        t->line_n += (uint32_t)res;
+        chk_on_line(t);
+        break;
+    case IO_CLOSED:
+        t->open = false;
+        if (!t->health) chk_free(t);
+        break;
+    case IO_ACCEPT:
+    case IO_READY:
+    case IO_STOPPED: break;
+    }
+}
+
+/* A check is due, or the running one is too late. */
+static void chk_on_timer(struct clk_timer *timer)
+{
+    struct chk_target *t = RJ_CONTAINER(timer, struct chk_target, timer);
+    int rc;
+
+    if (io_is_open(&t->s)) {
+        snprintf(t->why, sizeof t->why, "no answer within %u ms", t->timeout_ms);
+        chk_end(t, t->why);
+        return;
+    }
+    if (t->open) { /* the last one is still closing */
+        clk_arm(&t->chk->loop->clk, timer, 1);
+        return;
+    }
+    t->line_n = 0;
+    io_sock_init(&t->s, chk_on_event);
+    rc = io_tcp_connect(t->chk->loop, &t->s, &t->addr);
+    if (rc < 0) {
+        chk_count(t, strerror(-rc));
+        return;
+    }
+    t->open = true;
+    clk_arm(&t->chk->loop->clk, timer, t->timeout_ms);
+}
+
+/* Nobody uses the target any more. */
+static void chk_drop(struct chk_target *t)
+{
+    map_list_remove(&t->link);
+    t->chk->at[t->health - rj.health] = NULL;
+    up_health_drop(t->health);
+    t->health = NULL;
+    t->chk->n--;
+    clk_disarm(&t->timer);
+    if (io_is_open(&t->s)) io_close(t->chk->loop, &t->s);
+    if (!t->open) chk_free(t);
+}
+
+/* A new target; NULL when there is no room for another. */
+static struct chk_target *chk_add(struct chk *c, const struct rt_backend *b, const struct rt_endpoint *e)
+{
+    struct up_health *h = up_health_add(up_health_key(b->hash, e->hash));
+    struct str host = b->check_host;
+    struct str_builder sb;
+    struct chk_target *t;
+    uint8_t address[64];
+
+    if (!h) {
+        if (!c->full) log_error("chk", "backend " STR_FMT ": check-path: %d endpoints are checked already, no more are", STR_ARG(b->name), UP_HEALTH_MAX);
+        c->full = true;
+        return NULL;
+    }
+    sb = str_fixed(address, sizeof address);
+    str_put_addr(&sb, &e->addr);
+    if (!host.n) host = str_built(&sb);
+    t = mem_need(sizeof *t + b->name.n + CHK_REQUEST_MAX + b->check_path.n + host.n);
+    snprintf(t->address, sizeof t->address, STR_FMT, STR_ARG(str_built(&sb)));
+    t->chk = c;
+    t->health = h;
+    t->addr = e->addr;
+    t->s.fd = -1;
+    t->timer.fire = chk_on_timer;
+    t->backend = str_of(t + 1, b->name.n);
+    memcpy(t + 1, b->name.p, b->name.n);
+    t->request = (uint8_t *)(t + 1) + b->name.n;
+    sb = str_fixed(t->request, CHK_REQUEST_MAX + b->check_path.n + host.n);
+    str_putf(&sb, "GET " STR_FMT " HTTP/1.1\r\nHost: " STR_FMT "\r\nUser-Agent: ramjet-check\r\nConnection: close\r\n\r\n",
+             STR_ARG(b->check_path), STR_ARG(host));
+    t->request_n = (uint32_t)sb.n;
+    t->path = str_of(t->request + 4, b->check_path.n);
+    t->host = str_of(t->path.p + t->path.n + sizeof " HTTP/1.1\r\nHost: " - 1, host.n);
+    map_list_add(&c->targets, &t->link);
+    c->at[h - rj.health] = t;
+    c->n++;
+    clk_arm(&c->loop->clk, &t->timer, 1 + b->check_ms * (c->n % 16) / 16); /* not all at once */
+    return t;
+}
+
+/* Endpoint e of b is to be checked from here on as b says. */
+static void chk_want(struct chk *c, const struct rt_backend *b, const struct rt_endpoint *e)
+{
+    struct up_health *h = up_health_find(up_health_key(b->hash, e->hash));
+    struct chk_target *t = h ? c->at[h - rj.health] : NULL;
+
+    if (t && (!str_eq(t->path, b->check_path) || (b->check_host.n && !str_eq(t->host, b->check_host)))) {
+        chk_drop(t);
+        t = NULL;
+    }
+    if (!t && !(t = chk_add(c, b, e))) return;
+    t->every_ms = b->check_ms;
+    t->timeout_ms = b->check_timeout_ms;
+    t->rise = b->check_rise;
+    t->fall = b->check_fall;
+    t->round = c->round;
+}
+
+/* Follows what was published last. */
+static void chk_update(struct chk *c)
+{
+    struct map_link *l, *next;
+
+    c->round++;
+    c->full = false;
+    for (uint32_t i = 0; i < rj.rt.nslots; i++) {
+        const struct rt_backend *b = rj.rt.slots[i].latest;
+
+        if (!b || !b->check_ms) continue;
+        if (!c->at) c->at = mem_need(UP_HEALTH_PLACES * sizeof *c->at);
+        for (uint32_t k = 0; k < b->n; k++) chk_want(c, b, &b->ep[k]);
+    }
+    for (l = c->targets.next; l != &c->targets; l = next) {
+        struct chk_target *t = RJ_CONTAINER(l, struct chk_target, link);
+
+        next = l->next;
+        if (t->round != c->round) chk_drop(t);
+    }
+}
+
+static void chk_init(struct chk *c, struct io_loop *loop)
+{
+    c->loop = loop;
+    map_list_init(&c->targets);
+}
+
+/* Ends every check; memory that a closing socket still has goes with the turns of the loop that follow. */
+static void chk_fini(struct chk *c)
+{
+    while (c->targets.next && !map_list_empty(&c->targets)) chk_drop(RJ_CONTAINER(c->targets.next, struct chk_target, link));
+    mem_free(c->at);
+    c->at = NULL;
 }
 
 /* ============================================================================
@@ -14341,6 +14878,28 @@ static struct io_sock *fl_to(const struct px_req *r, const struct px_flow *f)
 
 /* The destination still has to take bytes of f. */
 static inline bool fl_is_waiting(const struct px_flow *f) { return f->q.bytes || f->pump.in_pipe || f->pump.waits_out; }
+static inline uint64_t fl_last_ms(const struct px_flow *f) { return f->in_ms > f->out_ms ? f->in_ms : f->out_ms; }
+
+/* The client's side of f made progress: what was waited for it counts against the minimum rate, what the upstream took its time for does not. */
+static inline void fl_client_moved(const struct px_req *r, struct px_flow *f)
+{
+    uint64_t now = fl_now_ms(r), last = fl_last_ms(f);
+
+    if (now > last) f->client_wait_ms += now - last;
+}
+
+/* When a client that moves no further byte of f falls below rate (bytes a second; 0: no such rate). What still lies in the kernel's send
+ * buffer has not been taken by it. */
+static uint64_t fl_rate_deadline(const struct px_req *r, const struct px_flow *f, uint64_t rate)
+{
+    uint64_t allowed = PX_RATE_GRACE_MS, bytes = f->bytes, unsent;
+
+    if (!rate) return UINT64_MAX;
+    unsent = fl_is_down(r, f) && r->c ? f->q.bytes + io_unsent(&r->c->s) : 0;
+    bytes -= unsent < bytes ? unsent : bytes;
+    allowed += bytes / rate * 1000 + bytes % rate * 1000 / rate;
+    return fl_last_ms(f) + (allowed > f->client_wait_ms ? allowed - f->client_wait_ms : 0);
+}
 
 static void fl_put(struct mem_buf **b)
 {
@@ -14505,6 +15064,7 @@ static void fl_pump_step(struct px_req *r, struct px_flow *f)
 
     if (!from || !to || !io_is_open(from) || !io_is_open(to)) return;
     st = io_pump_run(&f->pump, from->fd, to->fd, &moved, &res);
+    if (fl_is_down(r, f) ? moved : f->pump.left != left) fl_client_moved(r, f);
     if (f->pump.left != left) f->in_ms = lp->clk.now_ms;
     if (f->pump.left != left && !fl_is_down(r, f)) r->replayable = false; /* spliced content is not kept */
     if (moved) f->out_ms = lp->clk.now_ms;
@@ -14628,6 +15188,7 @@ static long fl_decode(struct px_req *r, struct px_flow *f, struct mem_buf *b, ui
     uint8_t *p = b->data + at, *out = NULL;
     uint32_t used = 0, kept = 0;
 
+    if (!fl_is_down(r, f)) fl_client_moved(r, f);
     f->in_ms = fl_now_ms(r);
     while (used < n && !f->body.done) {
         struct str d;
@@ -14710,13 +15271,18 @@ static uint64_t fl_deadline(const struct px_req *r, enum px_error *error)
     if (r->state == PX_TUNNEL) FL_EARLIER(fl_tunnel_deadline(u, d, r->policy.tunnel_ms), PX_TUNNEL_TIMEOUT);
     if (r->connecting) FL_EARLIER(r->connect_ms + r->policy.connect_ms, PX_CONNECT_TIMEOUT);
     if (!u->done && r->state != PX_TUNNEL && (r->state != PX_REFUSED || r->keep) && u->src != PX_SRC_IDLE && u->src != PX_SRC_STOPPING &&
-        (r->holding || !fl_is_waiting(u)))
+        (r->holding || !fl_is_waiting(u))) {
         FL_EARLIER(u->in_ms + r->client_body_ms, PX_BODY_TIMEOUT);
+        FL_EARLIER(fl_rate_deadline(r, u, r->body_rate), PX_BODY_TIMEOUT);
+    }
     if (fl_is_waiting(u) && r->up && !r->connecting) FL_EARLIER(u->out_ms + r->policy.send_ms, PX_SEND_TIMEOUT);
     if (u->done && !u->q.bytes && r->state == PX_WAIT_RESPONSE) FL_EARLIER((u->out_ms > d->in_ms ? u->out_ms : d->in_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
     if (r->state == PX_RELAY && !d->done && !fl_is_waiting(d))
         FL_EARLIER((d->in_ms > d->out_ms ? d->in_ms : d->out_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
-    if (fl_is_waiting(d)) FL_EARLIER(d->out_ms + r->client_send_ms, PX_CLIENT_TIMEOUT);
+    if (fl_is_waiting(d)) {
+        FL_EARLIER(d->out_ms + r->client_send_ms, PX_CLIENT_TIMEOUT);
+        if (r->state != PX_TUNNEL) FL_EARLIER(fl_rate_deadline(r, d, r->send_rate), PX_CLIENT_TIMEOUT);
+    }
     if (r->expect && r->minor && !r->continued && !r->head_sent && (r->holding || r->state == PX_WAIT_RESPONSE)) /* holding: at once */
         FL_EARLIER((r->t_sent_ns / 1000000) + PX_CONTINUE_MS, PX_OK);
 #undef FL_EARLIER
@@ -15230,10 +15796,11 @@ static uint32_t px_max_tries(const struct px_req *r)
 /* Sends the request to the next endpoint that was not tried, or answers why not. fresh: not on a pooled connection. */
 static void px_try(struct px_req *r, enum px_error last, bool fresh)
 {
-    struct up_choice choice = {.tried = r->tried};
+    struct up_choice choice = {.tried = r->tried, .hash = r->hash};
     struct up_group *g = r->backend ? up_group_for(&r->w->up, r->backend, r->snap->seq) : NULL;
+    int rc;
 
-    if (r->backend && r->backend->balance == RT_IP_HASH) choice.client_hash = str_hash(str_of(r->client.ip, 16));
+    if (g && !r->tries) up_earn(&r->w->up, g, r->backend);
     while (g && (fresh || r->tries < px_max_tries(r))) {
         int i = up_pick(&r->w->up, g, r->backend, choice);
         struct up_pool *p = i < 0 ? NULL : up_pool_at(&r->w->up, g, r->backend, (uint32_t)i);
@@ -15242,7 +15809,11 @@ static void px_try(struct px_req *r, enum px_error last, bool fresh)
         r->endpoint = (uint32_t)i;
         r->tries++;
         r->state = PX_WAIT_UPSTREAM;
-        if (px_open_upstream(r, p, fresh) >= 0) return;
+        if ((rc = px_open_upstream(r, p, fresh)) >= 0) return;
+        if (rc == -EMFILE || rc == -ENFILE || rc == -ENOBUFS || rc == -ENOMEM) { /* not the endpoint's fault, and not better elsewhere */
+            px_refuse(r, PX_MEMORY);
+            return;
+        }
         up_failed(&r->w->up, p, r->backend);
         if (i < 64) r->tried = choice.tried |= 1ull << i;
         last = PX_CONNECT;
@@ -15280,19 +15851,31 @@ static bool px_may_retry(const struct px_req *r, enum px_error error, bool unsen
     return !(r->policy.next & RT_NEXT_OFF) && r->policy.next & px_next_flag(error);
 }
 
+/* The next try is within the backend's retry-budget, or there is none to make. */
+static bool px_spend(struct px_req *r)
+{
+    struct up_group *g = up_group_for(&r->w->up, r->backend, r->snap->seq);
+
+    if (r->tries >= px_max_tries(r) || (g && up_spend(g))) return true;
+    mtr_add(MTR_RETRIES_REFUSED, 1);
+    return false;
+}
+
 /* The upstream failed before its answer began: another try, or our answer. */
 static void px_upstream_failed(struct px_req *r, enum px_error error, const char *why)
 {
     bool unsent = r->connecting, began = !r->by_status && (r->up_in || r->response_begun);
     bool stale = !unsent && !began && !r->by_status && r->reused && error == PX_UPSTREAM_CLOSED;
     struct up_pool *p = r->up ? r->up->pool : NULL;
+    bool free;
 
     if (p && !stale) up_failed(&r->w->up, p, r->backend);
     px_drop_upstream(r);
     r->why = why;
     fl_put(&r->up_in);
     r->response_begun = false;
-    if (began || (!r->by_status && !px_may_retry(r, error, unsent))) { /* px_next_status has decided for a status */
+    free = unsent || r->by_status || (stale && !r->replayed); /* nothing was asked of the upstream, or px_next_status has decided */
+    if (began || (!r->by_status && !px_may_retry(r, error, unsent)) || (!free && !px_spend(r))) {
         px_refuse(r, error);
         return;
     }
@@ -15354,6 +15937,8 @@ static void px_take_settings(struct px_req *r, const struct rt_snapshot *snap)
     r->keep_alive_ms = cfg->keep_alive_ms;
     r->client_body_ms = cfg->client_body_ms;
     r->client_send_ms = cfg->send_ms;
+    r->body_rate = cfg->client_body_rate;
+    r->send_rate = cfg->send_rate;
     r->server_field = cfg->allow_backend_server_header;
     r->w->px.server_tokens = cfg->server_tokens;
     r->c->served++;
@@ -15446,7 +16031,10 @@ static enum px_error px_prepare(struct px_req *r, const uint8_t *head, uint32_t 
     m.backend = match.backend;
     verdict = mw_run(&m, &at);
     r->place = m.place;
-    if (verdict == MW_CONTINUE) return px_write_request(r, head, n, &m) ? PX_OK : PX_MEMORY;
+    if (verdict == MW_CONTINUE) {
+        r->hash = up_hash(match.backend, &(struct up_request){.msg = m.msg, .head = head, .client = &m.client, .path = m.path});
+        return px_write_request(r, head, n, &m) ? PX_OK : PX_MEMORY;
+    }
     r->why = m.why;
     r->retry_after_s = m.retry_after_s;
     return (enum px_error)m.error;
@@ -15716,7 +16304,7 @@ static void px_on_response_head(struct px_req *r, const uint8_t *head, uint32_t 
         px_upstream_failed(r, PX_UPSTREAM_PROTOCOL, "101 that was not asked for");
         return;
     }
-    if (px_next_status(r, m->status)) {
+    if (px_next_status(r, m->status) && px_spend(r)) {
         r->by_status = true;
         px_upstream_failed(r, PX_UPSTREAM_CLOSED, "status in proxy-next-upstream");
         r->by_status = false;
@@ -16233,6 +16821,7 @@ static void px_on_client(struct io_sock *s, enum io_event ev, int res, struct me
     case IO_SENT:
         if (!r) return;
         io_outq_sent(&r->down_flow.q, res);
+        fl_client_moved(r, &r->down_flow);
         r->down_flow.out_ms = fl_now_ms(r);
         if (res > 0) mtr_add(MTR_BYTES_OUT, (uint64_t)res);
         if (res < 0 && r->state == PX_TUNNEL) fl_tunnel_broken(r, &r->down_flow);
@@ -16561,6 +17150,18 @@ static void wrk_close_listener(struct wrk *w, struct wrk_listener *l)
     if (--w->listening == 0) atomic_store_explicit(&w->state, WRK_DRAINING, memory_order_release); /* wrk_all_done */
 }
 
+/* Accepts nothing for a while; the log says so once a second. */
+static void wrk_wait_for_files(struct wrk *w, const char *why)
+{
+    if (w->loop.clk.now_ms - w->short_ms >= 1000) {
+        w->short_ms = w->loop.clk.now_ms;
+        log_warn("wrk", "accept: %s; pausing for %d ms", why, WRK_PAUSE_MS);
+    }
+    mtr_add(MTR_ACCEPT_PAUSES, 1);
+    wrk_pause(w, true);
+    clk_arm(&w->loop.clk, &w->retry, WRK_PAUSE_MS);
+}
+
 static void wrk_on_listener(struct io_sock *s, enum io_event ev, int res, struct mem_buf *b)
 {
     struct wrk_listener *l = RJ_CONTAINER(s, struct wrk_listener, s);
@@ -16570,14 +17171,15 @@ static void wrk_on_listener(struct io_sock *s, enum io_event ev, int res, struct
     if (ev == IO_STOPPED && (w->draining || l->inherited)) wrk_close_listener(w, l);
     if (ev != IO_ACCEPT) return;
     if (res >= 0) {
+        bool low = res >= rj.fd_limit;                   /* the kernel gives the lowest free number: this one is of the reserve */
+
         wrk_accepted(w, res, l->port);
         if (atomic_load_explicit(&w->conns, memory_order_relaxed) >= w->max_conns) wrk_pause(w, true);
+        if (low) wrk_wait_for_files(w, "descriptors are low");
         return;
     }
     if (res != -EMFILE && res != -ENFILE && res != -ENOBUFS && res != -ENOMEM) return; /* that connection is gone; the next one is fine */
-    log_warn("wrk", "accept: %s; pausing for %d ms", strerror(-res), WRK_PAUSE_MS);
-    wrk_pause(w, true);
-    clk_arm(&w->loop.clk, &w->retry, WRK_PAUSE_MS);
+    wrk_wait_for_files(w, strerror(-res));
 }
 
 /* ---- the thread ---- */
@@ -16636,6 +17238,7 @@ static int wrk_open(struct wrk *w)
         struct wrk_listener *l = &w->listener[i];
 
         io_sock_init(&l->s, wrk_on_listener);
+        l->s.bounded = rj.fd_limit / 3 < WRK_BACKLOG * rj.thread_count; /* the kernel would take a burst beyond the reserve before we see it */
         l->w = w;
         if (w->loop.nonblocking && !l->late) sys_fcntl(w->listen_fd[i], F_SETFL, O_RDWR | O_NONBLOCK);
         if ((rc = io_adopt(&w->loop, &l->s, w->listen_fd[i])) < 0) return rc;
@@ -16696,7 +17299,7 @@ static int wrk_listen(const struct cfg_listener *l, bool first)
         memcpy(un.sun_path, l->path.p, l->path.n);
         sys_unlink(un.sun_path);
         if ((fd = sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) < 0) return fd;
-        if ((rc = sys_bind(fd, &un, sizeof un)) == 0) rc = sys_listen(fd, 4096);
+        if ((rc = sys_bind(fd, &un, sizeof un)) == 0) rc = sys_listen(fd, WRK_BACKLOG);
     } else {
         socklen_t n = str_to_sockaddr(&l->addr, &sa);
 
@@ -16705,7 +17308,7 @@ static int wrk_listen(const struct cfg_listener *l, bool first)
         sys_setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, 1);
         if (l->addr.family == AF_INET6) sys_setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
         sys_setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, 1); /* inherited by what it accepts */
-        if ((rc = sys_bind(fd, &sa, n)) == 0) rc = sys_listen(fd, 4096);
+        if ((rc = sys_bind(fd, &sa, n)) == 0) rc = sys_listen(fd, WRK_BACKLOG);
     }
     if (rc == 0) return fd;
     sys_close(fd);
@@ -16986,7 +17589,7 @@ static void wrk_free(void)
  * ctl_ : Control loop
  *
  * Owns:    struct ctl, rj.ctl.
- * Calls:   sys_ mem_ str_ map_ clk_ log_ rcu_ io_ ep_ dns_ cfg_ obj_ k8s_ rt_ rc_ wrk_
+ * Calls:   sys_ mem_ str_ map_ clk_ log_ rcu_ io_ ep_ dns_ cfg_ obj_ k8s_ rt_ rc_ chk_ wrk_
  * Threads: control, but for ctl_ask_reload and ctl_ask_stop.
  * Rules:   1. A lone change is compiled in the turn that brought it; a burst at most once per publish-interval.
  *          2. What is broken leaves the last table in service.
@@ -17529,6 +18132,7 @@ static int ctl_open(struct ctl *c, const struct ctl_options *o, struct log_err *
     c->started_ms = c->loop.clk.now_ms;
     if ((rc = wrk_box_init(&rj.control_box)) < 0 || (rc = wrk_box_open(&rj.control_box, &c->loop)) < 0) return log_fail(err, "socketpair: %s", strerror(-rc));
     c->opened = true;
+    chk_init(&c->chk, &c->loop);
     if (dns_open(&c->dns, &c->loop, c->cfg->resolver) < 0) {
         log_fail(err, "resolver: found \"" STR_FMT "\", expected ADDRESS or ADDRESS:PORT", STR_ARG(c->cfg->resolver));
         return -EINVAL;
@@ -17570,6 +18174,10 @@ static void ctl_turn(struct ctl *c)
         log_info("ctl", "ready, generation %llu", (unsigned long long)rj.rt.generation);
         if (rj.tell_fd) ctl_tell_predecessor(c);
     }
+    if (c->checked != rj.rt.seq) {
+        c->checked = rj.rt.seq;
+        chk_update(&c->chk);
+    }
     ctl_drain_logs(c);
     rcu_collect();
     rt_collect();
@@ -17599,6 +18207,7 @@ static void ctl_fini(struct ctl *c)
     c->store.changed = NULL;
     obj_store_fini(&c->store);
     dns_close(&c->dns);
+    chk_fini(&c->chk);
     rt_fini();
     if (c->inotify.fd >= 0) io_close(&c->loop, &c->inotify);
     if (c->signals.fd >= 0) io_close(&c->loop, &c->signals);
@@ -17720,6 +18329,11 @@ static void ctl_render_metrics(struct str_builder *b)
     str_putf(b, "ramjet_compiles_total %llu\n", (unsigned long long)(c ? c->compiles : 0));
     ctl_put_family(b, "ramjet_config_ok", "gauge", "1 when the last reading of the file was without errors");
     str_putf(b, "ramjet_config_ok %d\n", !(c && c->file_errors));
+    if (c) {
+        ctl_put_family(b, "ramjet_upstream_checks_total", "counter", "Active health checks by result");
+        str_putf(b, "ramjet_upstream_checks_total{result=\"good\"} %llu\nramjet_upstream_checks_total{result=\"bad\"} %llu\n",
+                 (unsigned long long)c->chk.results[0], (unsigned long long)c->chk.results[1]);
+    }
     ctl_put_family(b, "ramjet_log_dropped_total", "counter", "Log records that found no room");
     str_putf(b, "ramjet_log_dropped_total %llu\n", (unsigned long long)dropped);
     if (c && c->cluster) k8s_render_metrics(&c->k8s, b);
@@ -17964,6 +18578,7 @@ struct adm_endpoint {
     struct net_addr addr;
     uint64_t hash;
     uint32_t weight;
+    const struct up_health *health;                      /* NULL: not checked */
     _Atomic uint64_t active, idle, requests, failures;
 };
 struct adm_backend {
@@ -18312,6 +18927,7 @@ static void adm_render_endpoint(struct str_builder *b, struct adm_endpoint *e)
 {
     str_put(b, S("{\"address\":\""));
     str_put_addr(b, &e->addr);
+    if (e->health) str_put_z(b, atomic_load_explicit(&e->health->down, memory_order_relaxed) ? "\",\"check\":\"down" : "\",\"check\":\"up"); /* a report */
     str_putf(b, "\",\"weight\":%u,\"active\":%llu,\"idle\":%llu,\"requests\":%llu,\"failures\":%llu}", e->weight,
              (unsigned long long)atomic_load_explicit(&e->active, memory_order_relaxed), /* adm_on_upstreams */
              (unsigned long long)atomic_load_explicit(&e->idle, memory_order_relaxed), /* the same */
@@ -18383,6 +18999,7 @@ static void adm_collect(struct adm_job *job)
             e->addr = from->ep[j].addr;
             e->hash = from->ep[j].hash;
             e->weight = from->ep[j].weight;
+            e->health = from->check_ms ? up_health_find(up_health_key(from->hash, e->hash)) : NULL;
         }
     }
     if (job->nbackends) qsort(job->backends, job->nbackends, sizeof *job->backends, adm_backend_cmp);
@@ -18873,6 +19490,7 @@ static void cli_render_errors(struct str_builder *b)
     X("ramjet_publish_timestamp_seconds", "gauge",    "",               "When the route table was published last")              \
     X("ramjet_request_duration_seconds", "histogram", "route",          "Time from the first byte of a request to the last of its answer") \
     X("ramjet_requests_total",           "counter",   "route, code",    "Requests answered, by route and status class")         \
+    X("ramjet_upstream_checks_total",    "counter",   "result",         "Active health checks by result")                       \
     X("ramjet_worker_connections",       "gauge",     "worker",         "Open client connections by worker")
 
 /* The names of the labels of `a="x",b="y"`. */
@@ -19076,6 +19694,15 @@ static void cli_raise_files(void)
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == limit.rlim_max) return;
     limit.rlim_cur = limit.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* Clients are taken up to three quarters of the descriptors: the rest is for their upstreams, pipes, the admin listener, the API server. */
+static int cli_files_for_clients(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > INT_MAX) return INT_MAX;
+    return (int)(limit.rlim_cur - limit.rlim_cur / 4);
 }
 
 /* A crash: one line that says what, where and which version; then the signal takes its course. */
@@ -19551,6 +20178,7 @@ static int cli_open(struct cli_server *s, const struct cfg *cfg, const struct cf
     int rc;
 
     s->workers = workers;
+    rj.fd_limit = cli_files_for_clients();
     rj.log_level = cfg->log_level;
     atomic_store_explicit(&rj.epoch, 1, memory_order_relaxed); /* no worker runs yet */
     if (!(ops = cli_pick_engine(cfg, err))) return -1;

@@ -112,6 +112,7 @@ static_assert(sizeof(struct sys_epoll_event) == 16, "epoll ABI");
 #endif
 
 enum {
+    SYS_SIOCOUTQ = 0x5411,                               /* linux/sockios.h */
     SYS_EPOLL_IN = 0x001, SYS_EPOLL_OUT = 0x004, SYS_EPOLL_ERR = 0x008, SYS_EPOLL_HUP = 0x010, SYS_EPOLL_RDHUP = 0x2000,
     SYS_EPOLL_ADD = 1, SYS_EPOLL_DEL = 2, SYS_EPOLL_MOD = 3,
     SYS_SPLICE_MOVE = 1, SYS_SPLICE_NONBLOCK = 2, SYS_SETPIPE_SZ = 1031,
@@ -314,6 +315,7 @@ struct log_err {
 /* Counters of one thread: an increment is one unshared add; the control thread sums them with relaxed loads.
  *  id                    metric name                              labels                    help                                   */
 #define MTR_COUNTERS(X)                                                                                                              \
+    X(ACCEPT_PAUSES,        "ramjet_accept_pauses_total",            "",                       "Times that accepting paused because descriptors were short") \
     X(ACCEPTED,             "ramjet_connections_accepted_total",     "",                       "Client connections accepted")         \
     X(BYTES_IN,             "ramjet_received_bytes_total",           "",                       "Bytes received from clients")         \
     X(BYTES_OUT,            "ramjet_sent_bytes_total",               "",                       "Bytes sent to clients")               \
@@ -328,6 +330,7 @@ struct log_err {
     X(REFUSED_RATE,         "ramjet_refused_total",                  "reason=\"rate_limit\"",  "")                                    \
     X(REFUSED_TIMEOUT,      "ramjet_refused_total",                  "reason=\"timeout\"",     "")                                    \
     X(RETRIES,              "ramjet_upstream_retries_total",         "",                       "Requests sent to another endpoint or again") \
+    X(RETRIES_REFUSED,      "ramjet_upstream_retries_refused_total", "",                       "Failures that were answered because retry-budget was spent") \
     X(TUNNELS,              "ramjet_tunnels_total",                  "",                       "Connections switched by a 101")       \
     X(UP_CONNECT,           "ramjet_upstream_errors_total",          "kind=\"connect\"",       "Upstream failures by kind")           \
     X(UP_NONE,              "ramjet_upstream_errors_total",          "kind=\"no_endpoint\"",   "")                                    \
@@ -1068,6 +1071,8 @@ enum cfg_type {
     CFG_ENUM,                                            /* one word of choices: its position; a word with ! is known but not built yet */
     CFG_FIELD,                                           /* NAME: VALUE of a response, one a time */
     CFG_FLAGS,                                           /* words of choices: a bit each, by position */
+    CFG_HOST,                                            /* a host name with or without a port */
+    CFG_KEY,                                             /* what a hash looks at: variables and text */
     CFG_LIST,                                            /* comma separated words */
     CFG_LISTEN,                                          /* ADDRESS:PORT, :PORT, PORT, unix:/PATH, off */
     CFG_LOCATION,                                        /* an absolute URL or path */
@@ -1105,6 +1110,8 @@ struct cfg_listen {
 #define CFG_C_ENUM uint8_t
 #define CFG_C_FIELD struct cfg_list
 #define CFG_C_FLAGS uint16_t
+#define CFG_C_HOST struct str
+#define CFG_C_KEY struct str
 #define CFG_C_LIST struct cfg_list
 #define CFG_C_LISTEN struct cfg_listen
 #define CFG_C_LOCATION struct str
@@ -1137,6 +1144,20 @@ enum {
       "File with the bearer token for POST and DELETE; without it these are refused")                                                  \
     X("allow-backend-server-header",   allow_backend_server_header, BOOL,    "", "false", CFG_LIVE,                                    \
       "Pass the upstream's Server field")                                                                                              \
+    X("check-fall",                    check_fall,                  UINT,    "1..100", "3", CFG_B,                                      \
+      "Failed checks in a row that take an endpoint out")                                                                               \
+    X("check-host",                    check_host,                  HOST,    "", "", CFG_B,                                             \
+      "Host field of a check; the endpoint's address when empty")                                                                       \
+    X("check-interval",                check_ms,                    MS,      "", "5s", CFG_B,                                           \
+      "Time between two checks of an endpoint")                                                                                         \
+    X("check-path",                    check_path,                  PATH,    "", "", CFG_B,                                             \
+      "Path of active checks, file mode: 2xx and 3xx are good; empty checks nothing")                                                   \
+    X("check-rise",                    check_rise,                  UINT,    "1..100", "2", CFG_B,                                      \
+      "Good checks in a row that bring an endpoint back")                                                                               \
+    X("check-timeout",                 check_timeout_ms,            MS,      "", "2s", CFG_B,                                           \
+      "A check without a status line after it has failed")                                                                              \
+    X("client-body-min-rate",          client_body_rate,            SIZE,    "", "0", CFG_LIVE,                                         \
+      "Bytes a second that a request body must bring on average, 408 below; 0 is no such rate")                                         \
     X("client-body-timeout",           client_body_ms,              MS,      "", "60s", CFG_LIVE,                                      \
       "Between two reads of a request body")                                                                                           \
     X("client-header-timeout",         client_header_ms,            MS,      "", "60s", CFG_LIVE,                                      \
@@ -1242,8 +1263,12 @@ enum {
       "Bursts of changes compile at most once in it; a lone change at once")                                                           \
     X("resolver",                      resolver,                    TEXT,    "", "", 0,                                                \
       "ADDRESS[:PORT] of a DNS server; from resolv.conf when empty")                                                                   \
+    X("retry-budget",                  retry_budget,                UINT,    "0..1000", "20", CFG_R | CFG_B,                            \
+      "Further tries of requests that an endpoint may have got, in percent of the backend's requests")                                  \
     X("retry-non-idempotent",          retry_non_idempotent,        BOOL,    "", "false", CFG_R,                                       \
       "Also POST and the like may be sent to another endpoint")                                                                        \
+    X("send-min-rate",                 send_rate,                   SIZE,    "", "0", CFG_LIVE,                                         \
+      "Bytes a second that a client must take on average, else it is cut; 0 is no such rate")                                           \
     X("send-timeout",                  send_ms,                     MS,      "", "60s", CFG_LIVE,                                      \
       "Between two successful writes to the client")                                                                                   \
     X("server-tokens",                 server_tokens,               BOOL,    "", "false", CFG_LIVE,                                    \
@@ -1252,10 +1277,14 @@ enum {
       "Folder of token, ca.crt and namespace, read again when they change")                                                            \
     X("shutdown-delay",                shutdown_delay_ms,           MS,      "0", "0s", CFG_LIVE,                                       \
       "Time between SIGTERM and the drain: not ready any more, but still accepting")                                                   \
+    X("slow-start",                    slow_ms,                     MS,      "0", "0", CFG_B,                                           \
+      "An endpoint that comes back gets a share that grows over this time")                                                             \
     X("temporal-redirect",             temporal_redirect,           LOCATION, "", "", CFG_R,                                           \
       "As permanent-redirect, and wins over it")                                                                                       \
     X("temporal-redirect-code",        temporal_redirect_code,      ENUM,    "301 302 303 307 308", "302", CFG_R,                       \
       "Status of temporal-redirect")                                                                                                   \
+    X("upstream-hash-by",              hash_by,                     KEY,     "", "", CFG_R | CFG_B,                                     \
+      "Requests with equal values go to one endpoint: $http_NAME, $cookie_NAME, $arg_NAME, $request_uri, ...")                          \
     X("upstream-keepalive-connections", upstream_keepalive,         UINT,    "0..65535", "320", CFG_B,                                 \
       "Idle connections kept to one endpoint, per worker")                                                                             \
     X("upstream-keepalive-requests",   upstream_keepalive_requests, UINT,    "0..4294967295", "10000", CFG_B,                          \
@@ -1285,6 +1314,8 @@ enum {
 #define CFG_ALIASES(X)                                    \
     X("allowlist-source-range", whitelist_source_range)   \
     X("limit-whitelist",        limit_allowlist)
+
+enum { CFG_KEY_MAX = 63 };                               /* bytes of upstream-hash-by */
 
 enum cfg_option {
 #define X(name, field, type, choices, fallback, where, help) CFG_O_##field,
@@ -1668,7 +1699,7 @@ struct k8s {
 };
 /* ---- rt_ : route table ------------------------------------------------------------------------------------------------------------- */
 
-enum rt_balance { RT_ROUND_ROBIN, RT_LEAST_CONN, RT_RANDOM, RT_IP_HASH, RT_EWMA };
+enum rt_balance { RT_ROUND_ROBIN, RT_LEAST_CONN, RT_RANDOM, RT_IP_HASH, RT_EWMA, RT_HASH }; /* HASH: upstream-hash-by is set */
 enum { RT_NEXT_ERROR = 1, RT_NEXT_TIMEOUT = 2, RT_NEXT_OFF = 4, RT_NEXT_INVALID_HEADER = 8, RT_NEXT_500 = 16,
        RT_NEXT_502 = 32, RT_NEXT_503 = 64, RT_NEXT_504 = 128, RT_NEXT_403 = 256, RT_NEXT_404 = 512, RT_NEXT_429 = 1024 };
 
@@ -1752,6 +1783,11 @@ struct rt_backend {
     uint32_t keepalive;                                  /* upstream-keepalive-connections */
     uint32_t keepalive_ms, keepalive_life_ms, keepalive_requests;
     uint32_t max_fails, fail_ms;
+    uint32_t slow_ms;                                    /* slow-start */
+    uint32_t retry_percent;                              /* retry-budget */
+    uint32_t check_ms, check_timeout_ms, check_rise, check_fall; /* check-*; check_ms 0: no active checks */
+    struct str check_path, check_host;
+    struct str hash_by;                                  /* upstream-hash-by */
     uint32_t n;                                          /* 0: answers 503 */
     struct rt_endpoint ep[];
 };
@@ -1951,7 +1987,8 @@ struct rc_host {
 
 /* The B options of a backend, resolved. */
 struct rc_settings {
-    uint32_t balance, keepalive, keepalive_ms, life_ms, requests, max_fails, fail_ms;
+    uint32_t balance, keepalive, keepalive_ms, life_ms, requests, max_fails, fail_ms, slow_ms, retry_percent;
+    char hash_by[CFG_KEY_MAX + 1];                       /* NUL-terminated: the whole struct is a part of keys */
 };
 
 /* A Service by namespace/name: what depends on it. */
@@ -2042,6 +2079,7 @@ struct up_pool {
     struct map_link idle;                                /* newest first: hot sockets are reused, the tail ages out */
     uint64_t used_ms;                                    /* last pick */
     uint64_t fail_from_ms, down_until_ms;                /* passive health: first failure of the window; out until */
+    uint64_t back_ms;                                    /* end of the last time that it was out: slow-start runs from it */
     uint32_t fails;
     uint32_t ewma_us;                                    /* time to the response head, smoothed */
     bool large;                                          /* the last answer was large: see px_expects_large */
@@ -2061,6 +2099,31 @@ struct up_group {
     bool equal;                                          /* all weights are the same */
     uint32_t n, cap;
     struct up_pool **pools;                              /* by position in the backend, filled on first use */
+    const struct up_health **health;                     /* the same with active checks, else NULL */
+    uint64_t health_version;                             /* of the table that health points into */
+    uint32_t budget;                                     /* hundredths of a further try that may be made */
+    uint64_t budget_s;                                   /* second of the last look at it */
+};
+
+/* What active checks know of one endpoint of one backend; rj.health. Control writes, workers read. */
+struct up_health {
+    _Atomic uint64_t key;                                /* 0: never used, UP_HEALTH_FREE: free */
+    _Atomic uint64_t back_ms;                            /* when it came back from being out; 0: it never was */
+    _Atomic uint32_t down;
+};
+enum { UP_HEALTH_PLACES = 8192, UP_HEALTH_MAX = 4096, UP_HEALTH_FREE = 1 };
+
+enum {
+    UP_FULL_PERCENT = 125, UP_FULL_MIN = 16,             /* hashing: an endpoint with more than that of its share, and so many, is full */
+    UP_BUDGET_IDLE = 10, UP_BUDGET_MAX = 100,            /* tries: one a second up to the first, with requests up to the second */
+};
+
+/* What upstream-hash-by may look at. Lent. */
+struct up_request {
+    const struct http_msg *msg;
+    const uint8_t *head;
+    const struct net_addr *client;
+    struct str path, host;                               /* in normal form; host is filled in by up_hash */
 };
 
 enum { UP_TABLE = 1024, UP_SWEEP_MS = 30000, UP_FORGET_MS = 120000 };
@@ -2071,6 +2134,42 @@ struct up {
     struct up_group *groups[UP_TABLE];
     struct clk_timer sweep;
     uint64_t random;                                     /* state of a small generator (random, ewma) */
+};
+
+/* ---- chk_ : active health checks --------------------------------------------------------------------------------------------------- */
+
+enum { CHK_LINE = 12, CHK_REQUEST_MAX = 128 };           /* octets of a status line up to the status; of a request without path and host */
+
+struct chk;
+/* One endpoint of one backend that is checked. */
+struct chk_target {
+    struct io_sock s;
+    struct io_outq q;
+    struct clk_timer timer;                              /* the next check, or the end of this one */
+    struct map_link link;                                /* in chk.targets */
+    struct chk *chk;
+    struct up_health *health;                            /* its place; NULL: gone, freed when the socket has closed */
+    struct net_addr addr;
+    struct str backend, path, host;                      /* text behind the struct */
+    uint8_t *request;                                    /* the same */
+    uint32_t request_n;
+    uint32_t every_ms, timeout_ms, rise, fall;
+    uint32_t good, bad;                                  /* results in a row */
+    uint32_t round;                                      /* of the last chk_update that wanted it */
+    uint32_t line_n;
+    uint8_t line[CHK_LINE];
+    bool open;                                           /* the socket, also while it closes */
+    char address[64];
+    char why[64];
+};
+
+struct chk {
+    struct io_loop *loop;
+    struct map_link targets;
+    struct chk_target **at;                              /* by place in rj.health; NULL: nothing was ever checked */
+    uint32_t n, round;
+    uint64_t results[2];                                 /* good, bad */
+    bool full;                                           /* the log said so for this table */
 };
 
 /* ---- mw_ : middleware -------------------------------------------------------------------------------------------------------------- */
@@ -2180,7 +2279,7 @@ struct fw_answer {
     X(LIMIT_CONNECTIONS, 429, "too many connections",   "The client has limit-connections requests of the route under way")              \
     X(LIMIT_RATE,        429, "too many requests",      "The client is over limit-rps or limit-rpm; Retry-After says until when")        \
     X(LINE_LIMIT,        414, "request line too long",  "The request line is larger than one of large-client-header-buffers")            \
-    X(MEMORY,            503, "memory limit",           "memory-limit is reached")                                                       \
+    X(MEMORY,            503, "memory limit",           "memory-limit is reached, or descriptors are short")                                            \
     X(METHOD,            405, "method not allowed",     "CONNECT and TRACE are not served")                                              \
     X(NO_ENDPOINT,       503, "no endpoint",            "The backend has no endpoint, or does not exist")                                \
     X(NO_ROUTE,          404, "no route",               "No rule matches host and path, and there is no default backend")                \
@@ -2260,6 +2359,7 @@ struct px_flow {
     struct h1_body body;                                 /* decoder of what comes */
     uint64_t bytes;                                      /* content so far */
     uint64_t in_ms, out_ms;                              /* last progress at the source, at the destination */
+    uint64_t client_wait_ms;                             /* how long the client was waited for so far */
     uint8_t src;                                         /* enum px_source */
     bool chunked;                                        /* content leaves in the chunked coding */
     bool big;                                            /* large content: big buffers */
@@ -2323,10 +2423,12 @@ struct px_req {
     _Atomic uint64_t *place;                             /* that limit-connections counts this request in; NULL: none */
     uint32_t retry_after_s;
     uint32_t keep_alive_ms, client_body_ms, client_send_ms;
+    uint64_t body_rate, send_rate;                       /* client-body-min-rate, send-min-rate */
     uint32_t metric;
     uint64_t connect_ms;                                 /* when the connect began */
     uint32_t endpoint;                                   /* position of the current one */
     uint64_t tried;                                      /* positions of endpoints that failed */
+    uint64_t hash;                                       /* for backends that choose by one */
     struct net_addr client;
     /* heads */
     struct mem_buf *in;                                  /* client bytes of a head that came in pieces */
@@ -2376,6 +2478,7 @@ enum {
     PX_PEND_MAX = 524288,                                /* pipelined bytes kept while a request runs */
     PX_FIRST_MS = 1000,                                  /* a drain waits so long for the first request of a connection */
     PX_LINGER_MS = 5000, PX_LINGER_BYTES = 16 << 20,
+    PX_RATE_GRACE_MS = 5000,                             /* minimum rates: a client may be waited for so long beyond what its bytes take */
     PX_CONTINUE_MS = 1000,                               /* a client that waits for 100 gets ours after it */
     PX_INTERIM_MAX = 16,
     PX_SKIP_MAX = 65536,                                 /* a refused request's content up to this is read and dropped */
@@ -2387,7 +2490,7 @@ enum {
 
 /* ---- wrk_ : workers -------------------------------------------------------------------------------------------------------------------- */
 
-enum { WRK_LISTENERS = 64, WRK_MAX = 256, WRK_PAUSE_MS = 100, WRK_OFFER_MAX = 1024 };
+enum { WRK_LISTENERS = 64, WRK_MAX = 256, WRK_PAUSE_MS = 100, WRK_BACKLOG = 4096, WRK_OFFER_MAX = 1024 };
 enum wrk_state { WRK_STARTING, WRK_RUNNING, WRK_DRAINING, WRK_ENDED };
 
 /* A message: run is called on the thread that owns the box. */
@@ -2465,6 +2568,7 @@ struct wrk {
     uint32_t max_conns;
     int listen_fd[WRK_LISTENERS];                        /* opened by control, taken in by the worker */
     int start_error;
+    uint64_t short_ms;                                   /* when the log last said that descriptors are short */
     uint64_t tidied_ms;                                  /* when pools were trimmed last */
     size_t seen_mapped;                                  /* last value told to the gauge */
 };
@@ -2507,6 +2611,8 @@ struct ctl {
     struct obj_store store;
     struct rc rc;
     struct rt_changes changes;
+    struct chk chk;
+    uint64_t checked;                                    /* rt.seq that chk has followed */
     struct dns dns;
     struct k8s k8s;
     struct k8s_config k8s_cfg;
@@ -2602,6 +2708,7 @@ struct rj {
     struct wrk_offer inherited;                          /* control, at the start: what the process before left */
     struct wrk_offer offer;                              /* control: what this one leaves */
     _Atomic uint32_t handed_left;                        /* listening sockets of the next process that workers still use */
+    int fd_limit;                                        /* descriptors from here on are a reserve: no more clients are taken */
     int tell_fd;                                         /* control: to the process before, which waits for our word; 0: there is none */
     _Atomic uint64_t epoch;                              /* starts at 1; control increments, workers read */
     struct mtr_names route_names;                        /* control */
@@ -2610,6 +2717,9 @@ struct rj {
     struct rt_state rt;                                  /* control */
     struct lm lm;                                        /* tables: control, before it publishes a rule that needs them; entries: workers */
     struct ctl *ctl;                                     /* control; NULL: no control loop */
+    struct up_health health[UP_HEALTH_PLACES];           /* control writes, workers read */
+    _Atomic uint64_t health_version;                     /* the places have changed hands; released by control, acquired by workers */
+    uint32_t health_n;                                   /* control: places in use */
 };
 /* The text of LICENSE, which a static binary has to carry; a test compares the two. */
 #define RJ_LICENSE_TEXT \

@@ -747,8 +747,9 @@ def admin_request(port, target, method="GET", fields=b"", body=b"", timeout=None
 class Ramjet:
     """One process; engine None leaves the choice to the configuration. start() returns when /readyz says yes; stop() checks status 0 and that no sanitizer complained."""
 
-    def __init__(self, engine, config, args=(), env=None, path=None, workers=1, http=True):
+    def __init__(self, engine, config, args=(), env=None, path=None, workers=1, http=True, prefix=()):
         self.engine, self.args, self.env, self.config, self.workers, self.http = engine, list(args), env or {}, config, workers, http
+        self.prefix = list(prefix)                       # a program that starts it
         self.dir = tempfile.mkdtemp(prefix="ramjet-test-")
         self.path = path or os.path.join(self.dir, "edge.ini")
         self.process = None
@@ -794,7 +795,7 @@ class Ramjet:
         env = dict(os.environ, ASAN_OPTIONS="abort_on_error=0:exitcode=99:detect_leaks=1",
                    UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=0", **self.env)
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
-            self.process = subprocess.Popen([BIN, "run", "--config", self.path, *(["--engine", self.engine] if self.engine else []), *self.args],
+            self.process = subprocess.Popen([*self.prefix, BIN, "run", "--config", self.path, *(["--engine", self.engine] if self.engine else []), *self.args],
                                             stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
 
     def wait_ready(self):
@@ -912,13 +913,13 @@ class Ramjet:
 class Edge:
     """A ramjet with its upstreams: every $NAME of the configuration becomes an address. $DEAD* refuses, $HOLE* swallows SYNs."""
 
-    def __init__(self, engine, template, args=(), workers=1, env=None, keep=True):
+    def __init__(self, engine, template, args=(), workers=1, env=None, keep=True, prefix=()):
         self.template, self.peers, self.clients, self.log_seen = template, {}, [], 0
         for name in sorted(set(re.findall(r"\$([A-Z]+[0-9]*)", template))):
             kind = Dead if name.startswith("DEAD") else Hole if name.startswith("HOLE") else None
             self.peers[name] = kind() if kind else Upstream(name, keep)
         self.engine = engine
-        self.ramjet = Ramjet(engine, self.fill(template), args, env, workers=workers)
+        self.ramjet = Ramjet(engine, self.fill(template), args, env, workers=workers, prefix=prefix)
         self.ramjet.start()
         self.base_fds = self.ramjet.fds()
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from harness import BODY, DEAF, EARLY, GET, HOLD, OK, ONE, SLACK, Eof, rx_queue, until
+from harness import BODY, DEAF, EARLY, GET, HOLD, OK, ONE, SLACK, Eof, noise, rx_queue, until
 
 pytestmark = pytest.mark.long
 
@@ -303,3 +303,76 @@ def test_timers_do_not_outlive_their_request(edge):
     until(lambda: time.monotonic() > tick or not c.open(), 3)
     assert c.get().status == 200
     assert rx_queue(c.peer, c.name) == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------------
+# minimum rates: five seconds of grace, so the cases run side by side
+
+RATES = "[ramjet]\nclient-body-min-rate = 2k\nsend-min-rate = 10k\nproxy-body-size = 0\n" + ONE
+
+
+@pytest.mark.long
+def test_minimum_rates(fresh):
+    """A body of 10 octets a second gets 408 and an answer that is taken so slowly is cut, after the grace; faster ones pass, and what the
+    upstream takes its time for is not the client's."""
+    e = fresh(RATES)
+    gate = threading.Event()
+    big = noise(6 << 20)
+    large = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(big) + big
+    e.U.play_by_target({b"/stalls": [EARLY, gate, BODY, OK], b"/slow-reader": large, b"/good-reader": large,
+                        b"/slow": [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na", lambda conn, req: conn.stop.wait(6.5), b"bc"]})
+    post = "POST {} HTTP/1.1\r\nHost: a.test\r\nContent-Length: {}\r\n\r\n"
+    got, start = {}, time.monotonic()
+
+    def drip(name, target, octets, pause, total):
+        c = e.client()
+        c.send(post.format(target, total).encode())
+        try:
+            for _ in range(total // octets):
+                if c.readable():
+                    break
+                c.send_lossy(b"x" * octets)
+                time.sleep(pause)
+            got[name] = (c.response().status, time.monotonic() - start)
+        except (OSError, Eof) as error:
+            got[name] = (repr(error), time.monotonic() - start)
+
+    def stalls():
+        c = e.client()
+        c.send(post.format("/stalls", len(big)).encode())
+        t = threading.Thread(target=c.send_lossy, args=(big,))
+        t.start()
+        time.sleep(6.5)
+        gate.set()
+        got["upstream stalls"] = (c.response().status, 0)
+        t.join()
+
+    def reads(name, octets, pause):
+        """Reads for eight seconds, or until the access log says that it was cut."""
+        c = e.client(rcvbuf=8192)
+        c.send(f"GET /{name} HTTP/1.1\r\nHost: a.test\r\n\r\n".encode())
+        got[name] = "went on"
+        while time.monotonic() < start + 8 and got[name] == "went on":
+            c.sock.recv(octets)
+            time.sleep(pause)
+            if any(x["path"] == f"/{name}" and x["error"] == "client timeout" for x in e.ramjet.log()):
+                got[name] = "cut"
+
+    def waits():
+        c = e.client()
+        c.send(GET.replace(b" / ", b" /slow "))
+        got["slow upstream"] = (c.response().body, 0)
+
+    jobs = [(drip, "slow body", "/", 1, 0.1, 1000), (drip, "good body", "/", 4000, 0.1, 280000), (stalls,), (reads, "slow-reader", 40, 0.1),
+            (reads, "good-reader", 4096, 0.1), (waits,)]
+    threads = [threading.Thread(target=job[0], args=job[1:]) for job in jobs]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert got["slow body"][0] == 408 and 4.5 < got["slow body"][1] < 12 * SLACK, got
+    assert got["good body"][0] == 200, got
+    assert got["upstream stalls"][0] == 200, got
+    assert got["slow upstream"][0] == b"abc", got
+    assert got["slow-reader"] == "cut", got
+    assert got["good-reader"] == "went on", got

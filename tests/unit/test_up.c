@@ -102,11 +102,11 @@ UT(up_tried_endpoints_are_passed_over)
     static const uint32_t w[] = {1, 1, 1, 1};
     struct up_ut u;
 
-    for (int balance = RT_ROUND_ROBIN; balance <= RT_EWMA; balance++) {
+    for (int balance = RT_ROUND_ROBIN; balance <= RT_HASH; balance++) {
         up_ut_open(&u, w, 4, (enum rt_balance)balance);
         for (uint64_t tried = 0; tried < 16; tried++)
             for (int k = 0; k < 20; k++) {
-                int i = up_ut_pick(&u, (struct up_choice){.tried = tried, .client_hash = (uint64_t)k});
+                int i = up_ut_pick(&u, (struct up_choice){.tried = tried, .hash = (uint64_t)k});
 
                 if (tried == 15) UT_INT(i, -1);
                 else UT_CHECK(i >= 0 && !(tried >> i & 1));
@@ -121,9 +121,9 @@ UT(up_weight_zero_gets_nothing)
     static const uint32_t none[] = {0, 0};
     struct up_ut u;
 
-    for (int balance = RT_ROUND_ROBIN; balance <= RT_EWMA; balance++) {
+    for (int balance = RT_ROUND_ROBIN; balance <= RT_HASH; balance++) {
         up_ut_open(&u, w, 3, (enum rt_balance)balance);
-        for (int k = 0; k < 100; k++) UT_INT(up_ut_pick(&u, (struct up_choice){.client_hash = (uint64_t)k}), 1);
+        for (int k = 0; k < 100; k++) UT_INT(up_ut_pick(&u, (struct up_choice){.hash = (uint64_t)k}), 1);
         up_ut_close(&u);
         up_ut_open(&u, none, 2, (enum rt_balance)balance);
         UT_INT(up_ut_pick(&u, (struct up_choice){0}), -1);
@@ -160,15 +160,169 @@ UT(up_random_and_ip_hash)
     for (int k = 0; k < 4000; k++) up_ut_pick(&u, (struct up_choice){0});
     UT_CHECK(u.hits[0] > 500 && u.hits[1] > 500 && u.hits[2] > 1500);
     up_ut_close(&u);
+}
 
-    up_ut_open(&u, w, 3, RT_IP_HASH);
-    for (uint64_t c = 0; c < 400; c++) {
-        int i = up_ut_pick(&u, (struct up_choice){.client_hash = c});
+/* Hashing: keys are spread by weight, a key stays where it is, and only keys of endpoints that go or come move. */
+UT(up_hash_spreads_by_weight_and_moves_few)
+{
+    enum { KEYS = 20000 };
+    static const struct { int line; uint32_t n, w[UP_UT_MAX]; } rows[] = {
+        UT_ROW(2, {1, 1}), UT_ROW(5, {1, 1, 1, 1, 1}), UT_ROW(3, {1, 2, 5}), UT_ROW(4, {100, 0, 300, 600}), UT_ROW(8, {1, 2, 3, 4, 5, 6, 7, 100}),
+    };
 
-        for (int k = 0; k < 3; k++) UT_INT(up_pick(&u.up, u.g, u.b, (struct up_choice){.client_hash = c}), i);
+    UT_EACH(r, rows) {
+        struct up_ut u, fewer;
+        uint32_t total = 0, moved = 0, gone = r->n - 1;
+
+        up_ut_open(&u, r->w, r->n, RT_HASH);
+        up_ut_open(&fewer, r->w, gone, RT_HASH);         /* without the last endpoint */
+        for (uint32_t i = 0; i < r->n; i++) total += r->w[i];
+        for (uint64_t k = 0; k < KEYS; k++) {
+            uint64_t key = str_hash(str_of(&k, sizeof k));
+            int i = up_ut_pick(&u, (struct up_choice){.hash = key}), j = up_ut_pick(&fewer, (struct up_choice){.hash = key});
+
+            UT_INT(up_pick(&u.up, u.g, u.b, (struct up_choice){.hash = key}), i);
+            if (i != (int)gone) moved += i != j;
+        }
+        UT_INT(moved, 0);
+        for (uint32_t i = 0; i < r->n; i++) {
+            double share = (double)r->w[i] / total * KEYS, d = u.hits[i] - share;
+
+            UT_CHECK(d * d < 16 * share + 1);            /* four standard deviations */
+        }
+        up_ut_close(&u);
+        up_ut_close(&fewer);
     }
-    UT_INT(u.hits[0], 100);
-    UT_INT(u.hits[2], 200);
+}
+
+UT(up_hash_passes_a_full_endpoint_over)
+{
+    static const uint32_t w[] = {1, 1, 1, 1};
+    struct up_ut u;
+    int first;
+
+    up_ut_open(&u, w, 4, RT_HASH);
+    for (int k = 0; k < UP_FULL_MIN * 2; k++) up_pool_at(&u.up, u.g, u.b, (uint32_t)up_ut_pick(&u, (struct up_choice){.hash = 5}))->active_n++;
+    first = up_pick(&u.up, u.g, u.b, (struct up_choice){.hash = 5});
+    for (uint32_t i = 0; i < 4; i++) UT_CHECK(u.hits[i] <= UP_FULL_MIN);
+    UT_CHECK(first >= 0 && u.hits[first] < UP_FULL_MIN);
+    up_ut_close(&u);
+}
+
+UT(up_hash_by_reads_what_it_names)
+{
+    static const char head[] = "GET /p%61th?id=7&b=2 HTTP/1.1\r\nHost: A.test\r\nX-User: joe\r\nCookie: a=1; sid=s1\r\nCookie: other=9\r\n\r\n";
+    static const struct { int line; const char *by, *same, *value; } rows[] = {
+        UT_ROW("$http_x_user", "x", "joe"), UT_ROW("$http_X_User", "x", "joe"), UT_ROW("$cookie_sid", "x", "s1"), UT_ROW("$cookie_other", "x", "9"),
+        UT_ROW("$cookie_none", "x", ""), UT_ROW("$http_none", "x", ""), UT_ROW("$arg_id", "x", "7"), UT_ROW("$arg_b", "x", "2"), UT_ROW("$arg_", "x", ""),
+        UT_ROW("$request_uri", "x", "/p%61th?id=7&b=2"), UT_ROW("$uri", "x", "/path"), UT_ROW("$host", "x", "a.test"), UT_ROW("text", "x", "text"),
+    };
+    struct h1_limits limits = {.line_bytes = 8192, .head_bytes = 8192, .fields = 100};
+    struct net_addr client = {.family = AF_INET, .ip = {1, 2, 3}};
+    struct h1_head h;
+    struct up_request q = {.msg = &h.msg, .head = (const uint8_t *)head, .client = &client, .path = S("/path"), .host = S("a.test")};
+
+    h1_head_init(&h, true, 0);
+    UT_INT(h1_request_feed(&h, (const uint8_t *)head, sizeof head - 1, &limits), sizeof head - 1);
+    UT_EACH(r, rows) UT_CHECK(up_hash_by(str_z(r->by), &q) == str_hash_mix(0, str_hash(str_z(r->value))));
+    UT_CHECK(up_hash_by(S("$remote_addr"), &q) == up_hash_by(S("$binary_remote_addr"), &q));
+    UT_CHECK(up_hash_by(S("$host$uri"), &q) == str_hash_mix(str_hash_mix(0, str_hash(S("a.test"))), str_hash(S("/path"))));
+    UT_CHECK(up_hash_by(S("$host-$uri"), &q) != up_hash_by(S("$host$uri"), &q));
+}
+
+UT(up_slow_start_gives_a_share_that_grows)
+{
+    static const uint32_t w[] = {1, 1};
+    static const struct { int line; uint32_t age_ms, low, high; } rows[] = { /* of 10,000 picks of two, half would be 5,000 */
+        UT_ROW(1, 400, 650), UT_ROW(2500, 1150, 1350), UT_ROW(5000, 2400, 2600), UT_ROW(7500, 3600, 3900), UT_ROW(10000, 5000, 5000),
+    };
+    struct up_ut u;
+    struct up_pool *p;
+
+    up_ut_open(&u, w, 2, RT_ROUND_ROBIN);
+    u.b->slow_ms = 10000;
+    p = up_pool_at(&u.up, u.g, u.b, 0);
+    up_pool_at(&u.up, u.g, u.b, 1);
+    for (uint32_t i = 0; i < u.b->max_fails; i++) up_failed(&u.up, p, u.b);
+    u.lp.clk.now_ms += u.b->fail_ms;
+    UT_EACH(r, rows) {
+        uint64_t now = u.lp.clk.now_ms;
+
+        u.lp.clk.now_ms += r->age_ms;
+        memset(u.hits, 0, sizeof u.hits);
+        for (int k = 0; k < 10000; k++) up_ut_pick(&u, (struct up_choice){0});
+        UT_CHECK(u.hits[0] >= r->low && u.hits[0] <= r->high);
+        u.lp.clk.now_ms = now;
+    }
+    UT_CHECK(up_ut_pick(&u, (struct up_choice){.tried = 2}) == 0);   /* nobody else is left */
+    up_ut_close(&u);
+}
+
+UT(up_checked_endpoints_are_out_while_they_are_down)
+{
+    static const uint32_t w[] = {1, 1, 1};
+    struct up_health *h;
+    struct up_ut u;
+
+    up_ut_open(&u, w, 3, RT_ROUND_ROBIN);
+    u.b->check_ms = 1000;
+    h = up_health_add(up_health_key(u.b->hash, u.b->ep[1].hash));
+    UT_CHECK(h && up_health_find(up_health_key(u.b->hash, u.b->ep[1].hash)) == h);
+    UT_CHECK(up_group_for(&u.up, u.b, 1) == u.g);                    /* sees that the table has changed */
+    atomic_store(&h->down, 1);
+    for (int k = 0; k < 30; k++) up_ut_pick(&u, (struct up_choice){0});
+    UT_INT(u.hits[1], 0);
+    UT_INT(up_pick(&u.up, u.g, u.b, (struct up_choice){.tried = 5}), 1); /* the last one is used */
+    atomic_store(&h->down, 0);
+    memset(u.hits, 0, sizeof u.hits);
+    for (int k = 0; k < 30; k++) up_ut_pick(&u, (struct up_choice){0});
+    UT_INT(u.hits[1], 10);
+    up_health_drop(h);
+    UT_CHECK(!up_health_find(up_health_key(u.b->hash, u.b->ep[1].hash)));
+    up_ut_close(&u);
+}
+
+UT(up_health_table_ends_where_it_says)
+{
+    struct up_health *first = up_health_add(up_health_key(1, 0));
+
+    for (uint64_t i = 1; i < UP_HEALTH_MAX; i++) UT_CHECK(up_health_add(up_health_key(1, i)) != NULL);
+    UT_CHECK(!up_health_add(up_health_key(2, 0)));
+    UT_CHECK(up_health_add(up_health_key(1, 0)) == first);           /* those that are there stay */
+    for (uint64_t i = 0; i < UP_HEALTH_MAX; i++) {
+        struct up_health *h = up_health_find(up_health_key(1, i));
+
+        UT_CHECK(h != NULL);
+        if (h) up_health_drop(h);
+    }
+    UT_INT(rj.health_n, 0);
+    UT_CHECK(up_health_add(up_health_key(3, 0)) != NULL);
+    up_health_drop(up_health_find(up_health_key(3, 0)));
+}
+
+UT(up_retry_budget_is_a_part_of_the_requests)
+{
+    static const uint32_t w[] = {1};
+    struct up_ut u;
+    uint32_t spent = 0;
+
+    up_ut_open(&u, w, 1, RT_ROUND_ROBIN);
+    u.b->retry_percent = 20;
+    u.lp.clk.now_ms = 5000;
+    up_earn(&u.up, u.g, u.b);
+    while (up_spend(u.g)) spent++;
+    UT_INT(spent, 10);                                               /* a burst that needs no traffic before it */
+    for (int k = 0; k < 100; k++) up_earn(&u.up, u.g, u.b);
+    for (spent = 0; up_spend(u.g);) spent++;
+    UT_INT(spent, 20);
+    for (int k = 0; k < 100000; k++) up_earn(&u.up, u.g, u.b);
+    for (spent = 0; up_spend(u.g);) spent++;
+    UT_INT(spent, UP_BUDGET_MAX);
+    u.lp.clk.now_ms += 3000;
+    u.b->retry_percent = 0;
+    up_earn(&u.up, u.g, u.b);
+    for (spent = 0; up_spend(u.g);) spent++;
+    UT_INT(spent, 3);                                                /* one a second */
     up_ut_close(&u);
 }
 

@@ -87,14 +87,29 @@ static inline long sys_call6(long nr, long a, long b, long c, long d, long e, lo
 #error "Ramjet runs on x86_64 and aarch64"
 #endif
 
+/* Test seam: when set, asked before each system call of this thread; what it returns but 0 is the result, and the kernel hears nothing. */
+#ifdef RJ_FAULTS
+static _Thread_local long (*sys_refuse)(long nr); /* allow global: the tests refuse calls per thread */
+#define SYS_REFUSED(nr) (sys_refuse ? sys_refuse(nr) : 0)
+#else
+#define SYS_REFUSED(nr) 0
+#endif
+
+static inline long sys_call(long nr, long a, long b, long c, long d, long e, long f)
+{
+    long refused = SYS_REFUSED(nr);
+
+    return refused ? refused : sys_call6(nr, a, b, c, d, e, f);
+}
+
 #define SYS_CALL(nr, ...) SYS_CALL_PICK(__VA_ARGS__, SYS_CALL6, SYS_CALL5, SYS_CALL4, SYS_CALL3, SYS_CALL2, SYS_CALL1)(nr, __VA_ARGS__)
 #define SYS_CALL_PICK(a, b, c, d, e, f, name, ...) name
-#define SYS_CALL1(nr, a) sys_call6(nr, (long)(a), 0, 0, 0, 0, 0)
-#define SYS_CALL2(nr, a, b) sys_call6(nr, (long)(a), (long)(b), 0, 0, 0, 0)
-#define SYS_CALL3(nr, a, b, c) sys_call6(nr, (long)(a), (long)(b), (long)(c), 0, 0, 0)
-#define SYS_CALL4(nr, a, b, c, d) sys_call6(nr, (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
-#define SYS_CALL5(nr, a, b, c, d, e) sys_call6(nr, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
-#define SYS_CALL6(nr, a, b, c, d, e, f) sys_call6(nr, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
+#define SYS_CALL1(nr, a) sys_call(nr, (long)(a), 0, 0, 0, 0, 0)
+#define SYS_CALL2(nr, a, b) sys_call(nr, (long)(a), (long)(b), 0, 0, 0, 0)
+#define SYS_CALL3(nr, a, b, c) sys_call(nr, (long)(a), (long)(b), (long)(c), 0, 0, 0)
+#define SYS_CALL4(nr, a, b, c, d) sys_call(nr, (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
+#define SYS_CALL5(nr, a, b, c, d, e) sys_call(nr, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
+#define SYS_CALL6(nr, a, b, c, d, e, f) sys_call(nr, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 
 static inline long sys_read(int fd, void *p, size_t n) { return SYS_CALL(SYS_read, fd, p, n); }
 static inline long sys_write(int fd, const void *p, size_t n) { return SYS_CALL(SYS_write, fd, p, n); }
@@ -3734,6 +3749,7 @@ static void dns_unwatch(struct dns *d, struct dns_watch *w)
     RJ_CHECK(w->name->dns == d);
     (void)d;
     map_list_remove(&w->link);
+    RJ_CHECK(w->name->watches.next != &w->link);
     mem_free(w);
 }
 
@@ -6198,11 +6214,11 @@ static bool h1_put_request_line(struct str_builder *sb, struct str method, struc
     uint8_t *to;
 
     if (!http_is_all(method, HTTP_C_TOKEN) || !first.n || (first.p[0] != '/' && !asterisk)) return h1_fail(sb);
-    if ((prefix.n && !h1_target_is_good(prefix, true)) || !h1_target_is_good(path, true) || (has_query && !h1_target_is_good(query, false))) return h1_fail(sb);
+    if (!h1_target_is_good(prefix, true) || !h1_target_is_good(path, true) || (has_query && !h1_target_is_good(query, false))) return h1_fail(sb);
     if (!(to = str_room(sb, n))) return false;
     to = h1_copy(to, method);
     *to++ = ' ';
-    if (prefix.n) to = h1_copy(to, prefix);
+    to = h1_copy(to, prefix);
     to = h1_copy(to, path);
     if (has_query) {
         *to++ = '?';
@@ -12955,18 +12971,20 @@ static void rc_take_name(struct rc *rc, struct str_builder *b, struct rt_rules *
 static void rc_put_fields(struct rc *rc, struct str_builder *b, struct rt_rules *r, const struct cfg *c)
 {
     struct rt_span *names = mem_arena_alloc(&rc->scratch, ((size_t)c->custom_headers.n + c->hide_headers.n + 1) * sizeof *names);
+    struct str_builder fields = str_growing();
 
-    for (uint32_t i = 0; i < c->custom_headers.n; i++)
-        rc_take_name(rc, b, r, names, str_of(c->custom_headers.v[i].p, str_find(c->custom_headers.v[i], ':')), true);
-    for (uint32_t i = 0; i < c->hide_headers.n; i++) rc_take_name(rc, b, r, names, c->hide_headers.v[i], false);
-    r->names.at = rc_put_bytes(b, names, r->names.n * sizeof *names);
-    r->fields.at = (uint32_t)b->n;
     for (uint32_t i = 0; i < c->custom_headers.n; i++) {
-        str_put(b, c->custom_headers.v[i]);
-        str_put(b, S("\r\n"));
+        struct str one = c->custom_headers.v[i];
+
+        rc_take_name(rc, b, r, names, str_of(one.p, str_find(one, ':')), true);
+        str_put(&fields, one);
+        str_put(&fields, S("\r\n"));
     }
-    r->fields.n = (uint32_t)b->n - r->fields.at;
+    for (uint32_t i = 0; i < c->hide_headers.n; i++) rc_take_name(rc, b, r, names, c->hide_headers.v[i], false);
+    r->fields = rc_put_text(b, str_built(&fields));
+    r->names.at = rc_put_bytes(b, names, r->names.n * sizeof *names);
     if (c->custom_headers.n || c->hide_headers.n) r->uses |= RT_SETS_FIELDS;
+    str_free(&fields);
 }
 
 static struct rt_span rc_put_field(struct str_builder *b, struct str name, struct str value)
@@ -12996,31 +13014,17 @@ static void rc_put_limits(struct rt_rules *r, const struct cfg *c, struct str ow
     if (r->uses & (RT_LIMITS_RATE | RT_LIMITS_CONNECTIONS)) r->route = str_hash(owner);
 }
 
-/* As many bytes as a block of rules may need. */
-static size_t rc_rules_room(const struct cfg *c)
-{
-    size_t ranges = 2 * ((size_t)c->denylist_source_range.n + c->whitelist_source_range.n + c->limit_allowlist.n);
-    size_t room = sizeof(struct rt_rules) + ranges * sizeof(struct rt_range) + 512; /* names of fields, and what aligns each piece */
-
-    room += c->permanent_redirect.n + c->temporal_redirect.n + c->path_replace_prefix.n + c->x_forwarded_prefix.n;
-    for (uint32_t i = 0; i < c->custom_headers.n; i++) room += 2 * c->custom_headers.v[i].n + 2 + 7 + sizeof(struct rt_span);
-    for (uint32_t i = 0; i < c->hide_headers.n; i++) room += c->hide_headers.v[i].n + 7 + sizeof(struct rt_span);
-    return room;
-}
-
 /* The request rules that the settings ask for, in the scratch arena; NULL when they ask for none. owner: whose limits they are. */
 static struct rt_rules *rc_rules_of(struct rc *rc, const struct cfg *c, struct str owner)
 {
     static const uint16_t statuses[] = {301, 302, 303, 307, 308}; /* as the options have them */
     struct str to = c->temporal_redirect.n ? c->temporal_redirect : c->permanent_redirect, prefix = c->path_replace_prefix;
-    struct rt_rules r = {0}, *out;
-    struct str_builder b;
+    struct str_builder b = str_growing();
+    struct rt_rules r = {0}, *out = NULL;
 
     if (!(c->denylist_source_range.n || c->whitelist_source_range.n || c->limit_rps || c->limit_rpm || c->limit_connections || to.n || prefix.n ||
           c->path_strip_prefix || c->custom_headers.n || c->hide_headers.n))
         return NULL;
-    out = mem_arena_alloc(&rc->scratch, rc_rules_room(c));
-    b = str_fixed((uint8_t *)out, rc_rules_room(c));
     str_put(&b, str_of(&r, sizeof r));
     r.denied = rc_put_ranges(rc, &b, &c->denylist_source_range);
     r.allowed = rc_put_ranges(rc, &b, &c->whitelist_source_range);
@@ -13040,10 +13044,12 @@ static struct rt_rules *rc_rules_of(struct rc *rc, const struct cfg *c, struct s
         if (c->x_forwarded_prefix.n) r.forwarded_prefix = rc_put_field(&b, S("X-Forwarded-Prefix"), c->x_forwarded_prefix);
     }
     rc_put_fields(rc, &b, &r, c);
-    RJ_BUG_ON(b.failed);
+    out = mem_arena_alloc(&rc->scratch, b.n);
     r.size = (uint32_t)b.n;
+    memcpy(out, b.p, b.n);
     memcpy(out, &r, sizeof r);
     lm_open(r.uses);
+    str_free(&b);
     return out;
 }
 
@@ -14616,26 +14622,35 @@ static enum mw_verdict mw_rewrite(struct mw_ctx *m)
     const struct rt_rules *r = m->rule->policy->rules;
     struct str path = m->path.n ? m->path : S("/"), rest = str_from(path, m->rule->path.n);
 
-    if (!r->prefix.n && str_starts(rest, S("//"))) return mw_refuse(m, PX_BAD_REQUEST, "path begins with // once its prefix is stripped");
-    m->path = r->prefix.n || rest.n ? rest : S("/");
+    m->prefix = rt_rules_text(r, r->prefix);
+    if (!m->prefix.n && str_starts(rest, S("//"))) return mw_refuse(m, PX_BAD_REQUEST, "path begins with // once its prefix is stripped");
+    m->path = m->prefix.n || rest.n ? rest : S("/");
     m->rewritten = true;
     return MW_CONTINUE;
 }
 
-/* Runs the steps from *at on that the rule has a use for. MW_WAIT leaves *at at the step that waits. Unrolled: a loop over a table took 100
- * instructions more of a request without rules. */
-static inline enum mw_verdict mw_run(struct mw_ctx *m, uint32_t *at)
-{
-    uint16_t uses = m->rule->policy->rules ? m->rule->policy->rules->uses : 0;
-    enum mw_verdict v;
-
-#define X(id, step, needs)                                                                     \
-    if (*at == MW_STEP_##id) {                                                                 \
-        if ((!(needs) || uses & (needs)) && (v = step(m)) != MW_CONTINUE) return v;            \
-        ++*at;                                                                                 \
-    }
+static const struct {
+    const char *name;
+    enum mw_verdict (*step)(struct mw_ctx *m);
+    uint16_t uses;
+} mw_steps[] = {
+#define X(name, step, uses) {name, step, uses},
     MW_STEPS(X)
 #undef X
+};
+
+/* Runs the steps from *at on that the rule has a use for. MW_WAIT leaves *at at the step that waits. */
+static enum mw_verdict mw_run(struct mw_ctx *m, uint32_t *at)
+{
+    uint16_t uses = m->rule->policy->rules ? m->rule->policy->rules->uses : 0;
+
+    for (; *at < RJ_COUNT(mw_steps); (*at)++) {
+        enum mw_verdict v;
+
+        if (mw_steps[*at].uses && !(mw_steps[*at].uses & uses)) continue;
+        v = mw_steps[*at].step(m);
+        if (v != MW_CONTINUE) return v;
+    }
     return MW_CONTINUE;
 }
 
@@ -14715,7 +14730,7 @@ static bool fw_keeps(const struct fw_request *r, const struct http_field *f)
     struct net_addr a;
 
     if (!r->trusted) return false;
-    if (f->id == HTTP_F_FW_KEPT || (f->id == HTTP_F_X_FORWARDED_PREFIX && !(r->rules && r->rules->forwarded_prefix.n))) return true;
+    if (f->id == HTTP_F_FW_KEPT || (f->id == HTTP_F_X_FORWARDED_PREFIX && !r->forwarded_prefix.n)) return true;
     if (f->id != HTTP_F_FW_AGREES) return false;
     if (!str_to_ip(str_of(r->head + f->value_at, f->value_n), &a)) return false;
     return memcmp(a.ip, r->client->ip, sizeof a.ip) == 0;
@@ -14726,10 +14741,9 @@ static void fw_put_request_line(struct str_builder *sb, struct fw_request *r)
     const struct http_msg *m = r->msg;
     /* `*`, or an absolute form without path and query, which the last proxy sends as `*` (RFC 9112 section 3.2.4). */
     bool asterisk = m->method == HTTP_OPTIONS && (m->path_n ? r->head[m->path_at] == '*' : !m->has_query);
-    struct str prefix = r->rules && !asterisk ? rt_rules_text(r->rules, r->rules->prefix) : (struct str){0};
 
-    h1_put_request_line(sb, str_of(r->head + m->method_at, m->method_n), prefix,
-                        asterisk ? S("*") : r->path.n || prefix.n ? r->path : S("/"), str_of(r->head + m->query_at, m->query_n), m->has_query);
+    h1_put_request_line(sb, str_of(r->head + m->method_at, m->method_n), asterisk ? S("") : r->prefix,
+                        asterisk ? S("*") : r->path.n || r->prefix.n ? r->path : S("/"), str_of(r->head + m->query_at, m->query_n), m->has_query);
     r->target_at = m->method_n + 1;
     r->target_n = (uint32_t)sb->n - r->target_at - 11; /* without ` HTTP/1.1` and CRLF */
     str_put(sb, S("Host: "));
@@ -14759,7 +14773,7 @@ static void fw_put_request(struct str_builder *sb, struct fw_request *r)
     else if (m->framing == HTTP_BODY_CHUNKED) str_put(sb, S("Transfer-Encoding: chunked\r\n"));
     if (m->upgrade) str_put(sb, S("Connection: upgrade\r\nUpgrade: websocket\r\n"));
     fw_put_forwarded(sb, r);
-    if (r->rules) str_put(sb, rt_rules_text(r->rules, r->rules->forwarded_prefix));
+    str_put(sb, r->forwarded_prefix);
     if (!r->request_id.n && r->cfg->generate_request_id) {
         str_put(sb, S("X-Request-ID: "));
         r->request_id = str_of(sb->p + sb->n, sizeof r->id);
@@ -15964,7 +15978,7 @@ static bool px_write_request(struct px_req *r, const uint8_t *head, uint32_t hea
     struct http_msg *msg = &r->head.msg;
     uint32_t room = head_n + 640 + (rules ? rules->prefix.n + rules->forwarded_prefix.n : 0);
     struct str host = str_of(head + msg->host_at, msg->host_n);
-    struct fw_request fw = {.cfg = r->cfg, .msg = msg, .head = head, .path = m->path, .rules = rules, .host = host,
+    struct fw_request fw = {.cfg = r->cfg, .msg = msg, .head = head, .path = m->path, .prefix = m->prefix, .host = host,
                             .client = &m->client, .peer = &r->c->peer, .scheme = m->scheme.n ? m->scheme : str_z(r->c->transport->scheme),
                             .said_host = m->host.n ? m->host : host, .port = m->port ? m->port : r->c->port,
                             .trusted = m->trusted, .named = m->named, .hop_field = m->hop_field, .hop_at = m->hop_at};
@@ -15973,6 +15987,7 @@ static bool px_write_request(struct px_req *r, const uint8_t *head, uint32_t hea
 
     str_put_hex(&id, px_id_word(&r->w->px, 0), 16);
     str_put_hex(&id, px_id_word(&r->w->px, 1), 16);
+    if (rules) fw.forwarded_prefix = rt_rules_text(rules, rules->forwarded_prefix);
     r->sent = room <= MEM_SMALL_BYTES - sizeof(struct mem_buf) ? mem_buf_new(&r->w->loop.small) : mem_buf_heap(&r->w->loop.small, room + PX_COPY_MAX);
     if (!r->sent) return false;
     sb = str_fixed(r->sent->data, r->sent->cap);
@@ -18131,7 +18146,10 @@ static int ctl_open(struct ctl *c, const struct ctl_options *o, struct log_err *
     c->inotify.fd = c->signals.fd = c->successor_word.fd = c->predecessor.fd = -1;
     if ((rc = io_loop_open(&c->loop, &ep_ops, 0)) < 0) return log_fail(err, "epoll: %s", strerror(-rc));
     c->started_ms = c->loop.clk.now_ms;
-    if ((rc = wrk_box_init(&rj.control_box)) < 0 || (rc = wrk_box_open(&rj.control_box, &c->loop)) < 0) return log_fail(err, "socketpair: %s", strerror(-rc));
+    if ((rc = wrk_box_init(&rj.control_box)) < 0 || (rc = wrk_box_open(&rj.control_box, &c->loop)) < 0) {
+        io_loop_close(&c->loop);
+        return log_fail(err, "socketpair: %s", strerror(-rc));
+    }
     c->opened = true;
     chk_init(&c->chk, &c->loop);
     if (dns_open(&c->dns, &c->loop, c->cfg->resolver) < 0) {

@@ -1,5 +1,7 @@
 /* cli_: suggestions, limits of the control group, help and tables. */
 
+#include "faults.h"
+
 UT(cli_suggestion_rows)
 {
     static const char *const names[] = {"check", "demo", "reference", "run", "version"};
@@ -196,4 +198,67 @@ UT(cli_failed_start_gives_everything_back)
         UT_INT(adm_count_fds(), before);
     }
     sys_close(fd);
+}
+
+/* Each system call of a start refused in turn: it says why or does without, and gives everything back. */
+static int cli_ut_start_and_stop(const char *ini, long k, struct log_err *err)
+{
+    struct cfg_report report = {.text = str_growing()};
+    struct cfg_input in = {.file_name = "ini_text", .text = str_z(ini)};
+    struct cfg *cfg = cfg_load(&in, &report);
+    struct cli_server *s = mem_need(sizeof *s);
+    int rc;
+
+    UT_CHECK(cfg != NULL);
+    str_free(&report.text);
+    ft_arm(FT_CALLS, k);
+    rc = cli_open(s, cfg, &in, false, err);
+    ft_disarm();
+    if (rc < 0) {
+        cli_close_failed(s);
+    } else {
+        ctl_stop(&s->ctl);
+        ctl_run(&s->ctl);
+        cli_close(s);
+    }
+    cfg_put(cfg);
+    rj_me = NULL;
+    return rc;
+}
+
+UT(cli_start_with_any_call_refused)
+{
+    static const char *const engines[] = {"epoll", "auto"};
+    char dir[] = "/tmp/ramjet-unit-XXXXXX", ini[512], path[64];
+    struct log_err err;
+    int64_t before;
+
+    UT_REQUIRE(mkdtemp(dir) != NULL);
+    for (size_t i = 0; i < RJ_COUNT(engines); i++) {
+        int started = 0, refused = 0;
+
+        snprintf(ini, sizeof ini, "[ramjet]\nengine = %s\nworker-processes = 1\nadmin = unix:%s/admin\nhttp = unix:%s/http\nlog-level = error\n"
+                 "access-log-path = /dev/null\nresolver = 127.0.0.1\n[backend b]\nendpoint = 127.0.0.1:1\n[route r]\nbackend = b\n", engines[i], dir, dir);
+        UT_INT(cli_ut_start_and_stop(ini, 0, &err), 0);
+        before = adm_count_fds();
+        for (long k = 1; k == 1 || ft.hit >= 0; k++) {
+            int64_t after;
+            int rc;
+
+            err.text[0] = 0;
+            rc = cli_ut_start_and_stop(ini, k, &err);
+            started += rc == 0;
+            refused += rc < 0;
+            UT_CHECK(rc == 0 || err.text[0]);
+            if ((after = adm_count_fds()) != before) printf("  %s: call %ld refused at %ld: %s\n", engines[i], ft.hit, k, rc ? err.text : "started");
+            UT_INT(after, before);
+            before = after;
+        }
+        UT_CHECK(started > 0 && refused > 0);
+    }
+    snprintf(path, sizeof path, "%s/admin", dir);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/http", dir);
+    unlink(path);
+    rmdir(dir);
 }

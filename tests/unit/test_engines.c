@@ -1,5 +1,7 @@
 /* ep_, ur_: the promises of struct io_ops on real sockets: one table of scenarios, run on both engines. */
 
+#include "faults.h"
+
 enum { EN_SOCKS = 4, EN_LOG = 64, EN_KEPT = 512 };
 
 struct en_sock {
@@ -24,6 +26,7 @@ struct en {
     struct io_loop lp;
     struct en_sock k[EN_SOCKS];
     int far[EN_SOCKS];
+    struct rj_thread thread;                                         /* for its counters */
 };
 
 static const struct io_ops *const en_ops[] = {&ep_ops, &ur_ops};
@@ -439,6 +442,40 @@ static void en_reused_slots(struct en *e)
     }
 }
 
+/* No buffer is left: what was received waits in the kernel, and comes when there is one again. */
+static void en_receive_without_a_buffer(struct en *e)
+{
+    struct en_sock *k = en_pair(e, 0), *other = en_pair(e, 1);
+    struct mem_pool *pools[] = {&e->lp.small, &e->lp.medium, &e->lp.big};
+    uint64_t starved = 0;
+    size_t put, more;
+
+    k->keep = true;                                                  /* all that the loop has goes into k's hands */
+    io_recv_start(&e->lp, &k->s);
+    put = en_put(e->far[0], 0, 100000);
+    EN_UNTIL(k->bytes == put);
+    for (size_t i = 0; i < RJ_COUNT(pools); i++) pools[i]->limit = 1;
+    rj_me = &e->thread;
+    for (int i = 0; i < 200 && !starved; i++) {
+        put += en_put(e->far[0], put, 50000);
+        io_turn(&e->lp, 1);
+        starved = e->thread.mtr.counter[MTR_ENGINE_STARVED];
+    }
+    UT_CHECK(starved > 0 && k->bytes < put);
+    io_recv_big(&e->lp, &other->s);                                  /* neither is there one for a receive of the other kind */
+    more = en_put(e->far[1], 0, 1000);
+    en_some_turns(e);
+    UT_INT(other->bytes, 0);
+    for (size_t i = 0; i < RJ_COUNT(pools); i++) pools[i]->limit = 0;
+    EN_UNTIL(other->bytes == more);
+    EN_UNTIL(k->bytes == put);
+    rj_me = NULL;
+    en_close(e, k);
+    en_close(e, other);
+    sys_close(e->far[0]);
+    sys_close(e->far[1]);
+}
+
 UT(engines_keep_the_promises_of_io_ops)
 {
     static const struct { int line; const char *name; void (*run)(struct en *e); } rows[] = {
@@ -453,6 +490,7 @@ UT(engines_keep_the_promises_of_io_ops)
         UT_ROW("poll", en_poll),
         UT_ROW("close with everything in flight", en_close_with_everything_in_flight),
         UT_ROW("reused slots", en_reused_slots),
+        UT_ROW("receive without a buffer", en_receive_without_a_buffer),
     };
 
     for (size_t i = 0; i < RJ_COUNT(en_ops); i++) {
@@ -482,4 +520,68 @@ UT(engines_probe_names_what_is_missing)
     int rc = ur_probe(&what);
 
     UT_CHECK(rc <= 0 && what != NULL);
+}
+
+/* A server and a client in one loop; whatever the kernel refuses, each socket that was taken in is closed once and nothing is lost. */
+static void en_refused(struct en *e, const struct io_ops *ops)
+{
+    struct net_addr at = {.family = AF_INET, .ip = {[10] = 0xff, 0xff, 127, 0, 0, 1}};
+    struct en_sock *listener = &e->k[0], *client = &e->k[1], *server = &e->k[2];
+    struct sockaddr_in6 sa;
+    socklen_t n = sizeof sa;
+
+    memset(e, 0, sizeof *e);
+    for (int i = 0; i < 3; i++) {
+        e->k[i].e = e;
+        e->k[i].fd = -1;
+        io_sock_init(&e->k[i].s, en_event);
+    }
+    if (io_loop_open(&e->lp, ops, 0) < 0) return;
+    if (io_listen(&e->lp, &listener->s, &at, false) == 0 && sys_getsockname(listener->s.fd, &sa, &n) == 0) {
+        io_accept_start(&e->lp, &listener->s);
+        if (io_connect_sa(&e->lp, &client->s, &sa, n) == 0) {
+            for (int i = 0; i < 200 && !(client->count[IO_CONNECT] && listener->count[IO_ACCEPT]); i++) io_turn(&e->lp, 1);
+            UT_INT(client->count[IO_CONNECT], 1);
+            if (listener->fd >= 0 && io_adopt(&e->lp, &server->s, listener->fd) == 0 && client->last == 0) {
+                io_recv_start(&e->lp, &server->s);
+                en_add(client, (const uint8_t *)"\0\7\16", 3, 1);
+                io_send(&e->lp, &client->s, &client->q);
+                for (int i = 0; i < 200 && !(client->count[IO_SENT] && server->count[IO_RECV]) && client->sent >= 0; i++) io_turn(&e->lp, 1);
+                UT_INT(client->count[IO_SENT], 1);
+                UT_CHECK(client->sent < 0 || server->bytes == 3 || server->last < 0);
+            }
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        if (e->k[i].s.fd < 0) continue;
+        e->k[i].closed_by_us = true;
+        io_close(&e->lp, &e->k[i].s);
+        EN_UNTIL(e->k[i].count[IO_CLOSED]);
+        UT_INT(e->k[i].count[IO_CLOSED], 1);
+        UT_CHECK(!e->k[i].wrong);
+        io_outq_clear(&e->k[i].q);
+    }
+    io_loop_close(&e->lp);
+    UT_INT(e->lp.mapped, 0);
+}
+
+UT(engines_lose_nothing_when_a_call_is_refused)
+{
+    static const enum ft_kind kinds[] = {FT_CALLS, FT_MEMORY};
+    static struct en e;
+
+    for (size_t i = 0; i < RJ_COUNT(en_ops) * RJ_COUNT(kinds); i++) {
+        int64_t before = adm_count_fds();
+        long k;
+
+        for (k = 1; ft_arm(kinds[i % 2], k); k++) {
+            long failures = ut.failures;
+
+            en_refused(&e, en_ops[i / 2]);
+            ft_disarm();
+            UT_INT(adm_count_fds(), before);
+            if (ut.failures != failures) printf("  %s %ld refused at %ld on %s\n", i % 2 ? "allocation" : "call", ft.hit, k, en_ops[i / 2]->name);
+        }
+        UT_CHECK(k > 2);
+    }
 }

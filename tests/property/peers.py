@@ -80,8 +80,9 @@ def tool(name):
 def go_server():
     out, source = os.path.join(ROOT, "build", "property", "peer-go"), os.path.join(HERE, "peers", "server.go")
     if not os.path.exists(out) or os.path.getmtime(out) < os.path.getmtime(source):
-        subprocess.run([tool("go"), "build", "-o", out + ".new", source], check=True)
-        os.rename(out + ".new", out)
+        new = "%s.%d" % (out, os.getpid())
+        subprocess.run([tool("go"), "build", "-o", new, source], check=True)
+        os.rename(new, out)
     return out
 
 

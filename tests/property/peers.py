@@ -152,7 +152,7 @@ def refusals(reading, transcript):
     seen, answers, _ = split(transcript)
     out, s, a = [], 0, 0
     early = re.search(rb"\|(?:[^|]* )?\?HTTP/1\.1 (4[0-9][0-9])[^|]*\.\Z", transcript, re.S)
-    if early and reading.end == "refused" and reading.within_body:   # the peer's answer was cut where the body goes wrong
+    if early:                                                        # the peer's answer ended with the connection, or was cut where the body goes wrong
         answers = answers[:[w.startswith(b"?") for w in answers].index(True)] + [early[1] + b"!", b"."]
     for q in reading.requests:
         if a >= len(answers) or answers[a] in (b".", b"R"):
@@ -190,8 +190,10 @@ def refusals(reading, transcript):
     return out if rest in good else None
 
 
-def kind_of(q, status):
-    if q.method in (b"GETX", b"PRI", b"M-SEARCH", b"get"):
+def kind_of(q, status, octets):
+    if octets.lower().count(b"if-match:") > 1:
+        what = "a field that nginx wants once, twice"
+    elif q.method in (b"GETX", b"PRI", b"M-SEARCH", b"get"):
         what = "method " + q.method.decode()
     elif q.method not in (b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"PATCH", b"OPTIONS"):
         what = "other unknown method"
@@ -226,8 +228,9 @@ def report(stand):
                 print("    got:      %r" % transcript, flush=True)
             continue
         for q, status in refused:
-            kinds[kind_of(q, status)] = kinds.get(kind_of(q, status), 0) + 1
-            examples.setdefault(kind_of(q, status), seed)
+            kind = kind_of(q, status, octets)
+            kinds[kind] = kinds.get(kind, 0) + 1
+            examples.setdefault(kind, seed)
     for text in stand.counts["said"]:
         print("  " + text)
     return faults + stand.counts["orphans"], kinds, examples

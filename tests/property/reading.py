@@ -13,6 +13,8 @@ LINE_OCTETS = 8192               # large-client-header-buffers = 4 8k: the reque
 HEAD_OCTETS = 4 * 8192           # and the whole head all of them
 FIELDS = 100                     # max-request-headers
 BODY_OCTETS = 1 << 20            # proxy-body-size
+TRAILER_OCTETS = 8192            # the trailer section
+TRAILERS = 64
 EXTENSION_OCTETS = 4096          # of one chunk
 HOSTS = (b"a.test",)             # everything of these hosts goes to the upstream,
 ANYWHERE = b"/any"               # and this path (and what is below) of every host
@@ -70,7 +72,7 @@ def line(octets, at, limit, status):
     m = LINE_END.search(octets, at)
     end = m.start() if m else len(octets)
     if end - at > limit:
-        raise Refused("a line is too long", status)
+        raise Refused("a line is too long", status, BAD)         # whichever comes first: the limit or what is wrong with it
     if not m:
         raise Cut()
     if m.group() == b"\n":
@@ -213,6 +215,8 @@ def take(request, seen, name, value):
         if value.lower() != b"100-continue":
             raise Refused("bad Expect", EXPECT)
         request.expects = True
+    elif name == b"upgrade":
+        request.upgrade = value.lower()
     elif name == b"connection":
         for item in value.split(b","):
             item = item.strip(b" \t").lower()
@@ -220,14 +224,21 @@ def take(request, seen, name, value):
                 request.closes = True
             elif item == b"keep-alive":
                 request.keeps = True
+            elif item == b"upgrade":
+                request.switches = True
             elif item and not TOKEN.match(item):
                 request.may_close = True                 # such a peer need not be trusted with more
+
+
+def wants_upgrade(request):
+    """What stands behind a request for a tunnel may be meant for the tunnel, so without one the connection may end."""
+    return request.upgrade == b"websocket" and request.switches and request.method == b"GET" and request.minor > 0
 
 
 def head(octets, at):
     """The request whose head begins at `at`, and where its body begins. RFC 9112 section 2.2: one empty line before it is passed over."""
     request, seen, count, start = Request(), set(), 0, at
-    request.keeps = False
+    request.keeps, request.switches, request.upgrade = False, False, None
     if octets[at:at + 2] == b"\r\n":
         at += 2
     text, at = line(octets, at, LINE_OCTETS, LINE)
@@ -249,6 +260,8 @@ def head(octets, at):
         request.host = request.authority                 # RFC 9112 section 3.2.2
     if request.minor == 0 and not request.keeps:
         request.closes = True
+    if wants_upgrade(request):
+        request.may_close = True
     return request, at
 
 
@@ -359,11 +372,11 @@ def chunked(octets, at):
         at = crlf(octets, at + size)
     start, count = at, 0
     while True:                                          # trailers: as strict as fields, and they never become fields
-        text, at = line(octets, at, HEAD_OCTETS - (at - start), FIELDS_TOO_LARGE)
+        text, at = line(octets, at, TRAILER_OCTETS - (at - start), FIELDS_TOO_LARGE)
         if not text:
             return body, at
         count += 1
-        if count > FIELDS:
+        if count > TRAILERS:
             raise Refused("too many trailers", FIELDS_TOO_LARGE)
         field(text)
 

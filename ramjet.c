@@ -17797,7 +17797,8 @@ static void ctl_reload(struct ctl *c, bool force)
     if (!c->input || !c->cfg->config.n || c->stopping) return;
     rc = cfg_read_file(path, &text);
     if (rc < 0 && !force) {
-        str_free(&text);                                 /* between two renames: the next event tells more */
+        str_free(&text);
+        if (rc != -ENOENT) clk_arm(&c->loop.clk, &c->rewatch, CTL_REWATCH_MS); /* no descriptor was left, say; between two renames the next event tells more */
         return;
     }
     if (rc >= 0 && !force && str_hash(str_built(&text)) == c->file_hash) {

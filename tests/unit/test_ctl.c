@@ -2,6 +2,8 @@
 
 #include <dirent.h>
 
+#include "faults.h"
+
 struct ctl_ut {
     struct ctl ctl;
     int stderr_fd;                                                   /* while what is logged goes nowhere */
@@ -323,4 +325,25 @@ UT(ctl_drains_log_rings)
     UT_TEXT(text, "{\"time\":1}\n");
     sys_unmap(worker.access.p, worker.access.cap);
     ctl_ut_close(&u);
+}
+
+/* A change of the file is served in the end, whichever of the calls behind it the kernel refuses once. */
+UT(ctl_a_change_is_served_whatever_call_is_refused)
+{
+    static struct ctl_ut u;
+    bool odd = false;
+
+    for (long k = 1; k == 1 || ft.hit >= 0; k++, odd = !odd) {
+        UT_REQUIRE(ctl_ut_open(&u, CTL_UT_FILE("a.test")));
+        ctl_ut_mute(&u, true);
+        ctl_turn(&u.ctl);
+        ctl_ut_write(u.path, CTL_UT_FILE("b.test"));
+        ft_arm(FT_CALLS, k);
+        for (int i = 0; i < 40 && !ctl_ut_routes("b.test"); i++) ctl_turn(&u.ctl);
+        ft_disarm();
+        ctl_ut_mute(&u, false);
+        if (!UT_CHECK(ctl_ut_until(&u, "b.test"))) printf("  call %ld refused at %ld\n", ft.hit, k);
+        ctl_ut_close(&u);
+        if (k > 40) break;
+    }
 }

@@ -287,7 +287,8 @@ def test_exit_status_of_sub_commands(tmp_path):
         status, out, _ = run_ramjet(command, "--help")
         assert status == 0 and command in out, command
     for arguments in (("nonsense",), ("run", "--no-such-option"), ("run", "--engine", "steam"), ("run", "--config", str(tmp_path / "none.ini")), ("reference", "nonsense"),
-                      ("run", "--keep-alive", "soon"), ("run", "--config"), ("check", str(tmp_path / "none.ini")), ("version", "--no-such-option")):
+                      ("run", "--keep-alive", "soon"), ("run", "--config"), ("check", str(tmp_path / "none.ini")), ("version", "--no-such-option"),
+                      ("run",), ("check",), ("reference",), ("run", "--config", ini(tmp_path, "[ramjet]\nresolver = dns.example\n[backend s]\nendpoint = 127.0.0.1:1\n"))):
         status, _, err = run_ramjet(*arguments)
         assert status == 2 and err, arguments
 
@@ -448,8 +449,9 @@ def test_check_of_a_bad_manifest(tmp_path):
 
 def test_check_of_an_ini_file(tmp_path):
     path = ini(tmp_path, GOOD % (8080, 10254))
-    status, out, err = run_ramjet("check", path)
-    assert status == 0 and re.search(r"a\.test.*/x.*prefix.*s", out), out + err
+    for arguments in ((path,), ("--config", path)):
+        status, out, err = run_ramjet("check", *arguments)
+        assert status == 0 and re.search(r"a\.test.*/x.*prefix.*s", out), out + err
 
 
 def test_check_names_an_object_that_loses_its_rules(tmp_path):

@@ -1,5 +1,7 @@
 /* adm_: texts as pure rows; then requests byte by byte over a real connection. What it asks of ctl_ and wrk_ is tested with the binary. */
 
+#include "faults.h"
+
 UT(adm_label_rows)
 {
     static const struct { int line; const char *in, *out; } rows[] = {
@@ -203,6 +205,7 @@ static const struct { int line; const char *request, *status, *end; } adm_reques
     UT_ROW("POST /admin/rollback HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: bearer sesame\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 400 ", "400 "),
     UT_ROW("POST /admin/rollback HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.1 411 ", "Connection: close\r\n"),
     UT_ROW("POST /admin/rollback HTTP/1.1\r\nHost: a\r\nContent-Length: 4097\r\n\r\n", "HTTP/1.1 413 ", "Connection: close\r\n"),
+    UT_ROW("POST /admin/rollback HTTP/1.1\r\nHost: a\r\nExpect: a-pony\r\nContent-Length: 1\r\n\r\n", "HTTP/1.1 417 ", "Connection: close\r\n"),
     UT_ROW("nonsense\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", "Connection: close\r\n"),
     UT_ROW("GET /healthz HTTP/1.1\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", "Connection: close\r\n"),
 };
@@ -313,4 +316,46 @@ UT(adm_connections_at_the_limit_and_above)
     }
     for (int i = 0; i < ADM_CONNS_MAX + 2; i++) close(fd[i]);
     adm_bench_close(&t);
+}
+
+/* Whichever call is refused while a client is served: it is answered or cut, the next one is answered, and nothing is left open. */
+UT(adm_serves_on_when_a_call_is_refused)
+{
+    static const enum ft_kind kinds[] = {FT_CALLS, FT_MEMORY};
+    static const char request[] = "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    static struct adm_bench t;
+    static char got[4096];
+
+    rj.log_level = LOG_ERROR;
+    adm_bench_open(&t, "");
+    for (size_t i = 0; i < RJ_COUNT(kinds); i++) {
+        for (long k = 1; k == 1 || ft.hit >= 0; k++) {
+            int64_t before = adm_count_fds();
+            int fd = adm_bench_connect(&t);
+            ssize_t n = 0;
+
+            UT_CHECK(send(fd, request, sizeof request - 1, MSG_NOSIGNAL) > 0);
+            ft_arm(kinds[i], k);
+            for (int turns = 0; turns < 50 && n <= 0; turns++) {
+                io_turn(&t.loop, 1);
+                n = recv(fd, got, sizeof got - 1, MSG_DONTWAIT);
+                if (n == 0 || (n < 0 && errno != EAGAIN)) break;     /* cut */
+            }
+            ft_disarm();
+            got[n > 0 ? n : 0] = 0;
+            UT_CHECK(n <= 0 || strstr(got, "\r\n\r\nok\n") || (kinds[i] == FT_MEMORY && strncmp(got, "HTTP/1.1 503 ", 13) == 0));
+            close(fd);
+            fd = adm_bench_connect(&t);
+            UT_CHECK(send(fd, request, sizeof request - 1, MSG_NOSIGNAL) > 0);
+            adm_bench_read(&t, fd, got, sizeof got, NULL);
+            if (!UT_CHECK(strstr(got, "\r\n\r\nok\n"))) printf("  %s %ld refused at %ld\n", i ? "allocation" : "call", ft.hit, k);
+            close(fd);
+            for (int turns = 0; turns < 5; turns++) io_turn(&t.loop, 1);
+            UT_INT(adm_count_fds(), before);
+            UT_INT(t.adm.nconns, 0);
+            if (k > 40) break;
+        }
+    }
+    adm_bench_close(&t);
+    rj.log_level = LOG_INFO;
 }

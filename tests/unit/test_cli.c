@@ -228,7 +228,7 @@ static int cli_ut_start_and_stop(const char *ini, long k, struct log_err *err)
 
 UT(cli_start_with_any_call_refused)
 {
-    static const char *const engines[] = {"epoll", "auto"};
+    static const char *const engines[] = {"epoll", "auto", "uring"};
     char dir[] = "/tmp/ramjet-unit-XXXXXX", ini[512], path[64];
     struct log_err err;
     int64_t before;
@@ -258,6 +258,40 @@ UT(cli_start_with_any_call_refused)
     }
     snprintf(path, sizeof path, "%s/admin", dir);
     unlink(path);
+    snprintf(path, sizeof path, "%s/http", dir);
+    unlink(path);
+    rmdir(dir);
+}
+
+/* The life of an instance inside a program: one at a time, its table replaced, and nothing left behind. */
+UT(cli_instance_starts_reloads_and_stops)
+{
+    static const char form[] = "[ramjet]\nworker-processes = 1\nadmin = off\nlog-level = error\naccess-log-path = /dev/null\nhttp = unix:%s/http\n[backend b]\n"
+                               "endpoint = 127.0.0.1:1\n[route r]\nhost = %s\nbackend = b\n";
+    char dir[] = "/tmp/ramjet-unit-XXXXXX", one[512], two[512], path[64], err[512];
+    struct ramjet *edge = NULL, *second = NULL;
+    struct rt_match m;
+    int64_t before;
+
+    UT_REQUIRE(mkdtemp(dir) != NULL);
+    snprintf(one, sizeof one, form, dir, "one.test");
+    snprintf(two, sizeof two, form, dir, "two.test");
+    before = adm_count_fds();
+    for (int round = 0; round < 3; round++) {
+        UT_INT(ramjet_start(&edge, "[ramjet]\nno-such-option = 1\n[route r]\nbackend = missing\n", err, sizeof err), -1);
+        UT_CHECK(!edge && strstr(err, "no-such-option") && strstr(err, "missing"));
+        UT_INT(ramjet_start(&edge, one, err, sizeof err), 0);
+        UT_REQUIRE(edge != NULL);
+        UT_INT(ramjet_start(&second, one, err, sizeof err), -1);
+        UT_TEXT(err, "there is an instance already: one per process");
+        UT_CHECK(!second && rt_find(rt_live(), S("one.test"), S("/"), &m) && !rt_find(rt_live(), S("two.test"), S("/"), &m));
+        UT_INT(ramjet_reload(edge, "[route x]\n", err, sizeof err), -1);
+        UT_CHECK(strstr(err, "route x") && rt_find(rt_live(), S("one.test"), S("/"), &m));
+        UT_INT(ramjet_reload(edge, two, err, sizeof err), 0);
+        UT_CHECK(rt_find(rt_live(), S("two.test"), S("/"), &m) && !rt_find(rt_live(), S("one.test"), S("/"), &m));
+        ramjet_stop(edge);
+        UT_INT(adm_count_fds(), before);
+    }
     snprintf(path, sizeof path, "%s/http", dir);
     unlink(path);
     rmdir(dir);

@@ -1,4 +1,6 @@
 /* dns_: names, packets and files as pure rows; then the resolver on a real loop against a scripted server on loopback. */
+
+#include "faults.h"
 #include <poll.h>
 
 #define DNS_Q_A "\3www\2ex\0\0\1\0\1"
@@ -407,8 +409,9 @@ static void dns_server_turn(struct dns_server *s)
 
         fd = s->conn[i];
         if (!fd || (n = recv(fd, q, sizeof q, MSG_DONTWAIT)) < 0) continue;
-        UT_CHECK(n > 2 && dns_u16(q) == n - 2);
         s->conn[i] = 0;
+        if (n == 0) close(fd);                           /* the resolver gave up */
+        if (n == 0 || !UT_CHECK(n > 2 && dns_u16(q) == n - 2)) continue;
         dns_server_answer(s, q + 2, (size_t)n - 2, true, &b);
         head[0] = (uint8_t)(b.n >> 8);
         head[1] = (uint8_t)b.n;
@@ -690,4 +693,43 @@ UT(dns_close_while_asking)
     UT_INT(t.heard.calls, 0);
     dns_bench_close(&t);
     UT_INT(t.heard.calls, 0);
+}
+
+/* Whichever call or allocation of a question fails once, the other family, the other server or the next try brings the answer. */
+UT(dns_answers_when_a_call_is_refused)
+{
+    static const enum ft_kind kinds[] = {FT_CALLS, FT_MEMORY};
+    static const struct dns_script script[] = {{NULL, 0, DNS_SAY_CUT, "10.0.0.1", 60}};
+    static struct dns_bench t;
+
+    rj.log_level = LOG_ERROR;
+    for (size_t i = 0; i < RJ_COUNT(kinds); i++) {
+        for (long k = 1; k == 1 || ft.hit >= 0; k++) {
+            int64_t before = adm_count_fds();
+
+            dns_bench_open(&t, script, "", "nameserver 127.0.0.1\noptions timeout:1 attempts:2\n");
+            t.dns.has_ip6 = false;
+            dns_resolve(&t.dns, S("a.ex"), dns_hear, &t.heard);
+            ft_arm(kinds[i], k);
+            for (int turns = 0; turns < 100 && !t.heard.calls; turns++) {
+                long fail_at;
+
+                io_turn(&t.loop, 1);
+                fail_at = mem_fail_at;
+                mem_fail_at = 0;                         /* the server's allocations are not meant */
+                dns_server_turn(&t.server);
+                mem_fail_at = fail_at;
+            }
+            ft_disarm();
+            if (!UT_CHECK(dns_bench_run(&t, &t.heard.calls, 1, 8000))) printf("  %s %ld refused at %ld\n", i ? "allocation" : "call", ft.hit, k);
+            UT_INT(t.heard.calls, 1);
+            UT_CHECK(strcmp(t.heard.text, "10.0.0.1 ") == 0 || t.heard.why[0]);
+            dns_bench_close(&t);
+            for (int c = 0; c < 8; c++)
+                if (t.server.conn[c]) close(t.server.conn[c]);
+            UT_INT(adm_count_fds(), before);
+            if (k > 60) break;
+        }
+    }
+    rj.log_level = LOG_INFO;
 }

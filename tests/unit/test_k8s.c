@@ -594,6 +594,70 @@ UT(k8s_ends_are_told_apart)
     tk_fini(&t);
 }
 
+/* Deadlines and ends in every state of a watch: a reason, and a back-off or a new connection. */
+UT(k8s_deadlines_and_ends_of_every_state)
+{
+    static const struct { int line; const char *in; uint64_t wait_ms; bool ended; const char *why; enum k8s_state state; } rows[] = {
+        UT_ROW("", 0, false, "no response within 15 s", K8S_WAIT_RETRY),
+        UT_ROW("", 0, true, "list: gone", K8S_WAIT_RETRY),
+        UT_ROW("HTTP/1.1 101 Switching Protocols\r\n\r\n", 0, true, "101 to a plain GET", K8S_WAIT_RETRY),
+        UT_ROW("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 0, false, "list: nothing for 15 s", K8S_WAIT_RETRY),
+        UT_ROW("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 0, true, "list: gone", K8S_WAIT_RETRY),
+        UT_ROW("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"met", K8S_PAGE_MS, false, "list: nothing for 15 s", K8S_WAIT_RETRY),
+        UT_ROW("HTTP/1.1 403 Forbidden\r\nContent-Length: 100\r\n\r\n{\"kind\"", 0, false, "list: 403", K8S_WAIT_RETRY),
+        UT_ROW("HTTP/1.1 403 Forbidden\r\nContent-Length: 100\r\n\r\n{\"kind\"", 0, true, "list: 403", K8S_WAIT_RETRY),
+    };
+    UT_EACH(r, rows) {
+        struct tk_bed t;
+
+        tk_init(&t);
+        tk_request(&t);
+        k8s_watch_feed(t.w, ut_str(r->in));
+        t.k.now_ms += r->wait_ms;
+        if (r->ended) k8s_watch_ended(t.w, "gone");
+        else k8s_watch_due(t.w);
+        if (strncmp(t.w->why, r->why, strlen(r->why))) UT_TEXT(t.w->why, r->why);
+        UT_INT(t.w->state, r->state);
+        UT_CHECK(t.w->drop && t.w->wait_ms > 0);
+        if (t.w->state == K8S_WAIT_RETRY) {                  /* what comes of the old connection changes nothing */
+            uint64_t wait_ms = t.w->wait_ms;
+
+            k8s_watch_ended(t.w, "late");
+            UT_CHECK(t.w->state == K8S_WAIT_RETRY && t.w->wait_ms == wait_ms && !strstr(t.w->why, "late"));
+        }
+        tk_reconnect(&t);
+        tk_feed(&t, "200 OK", "", TK_LIST("5", "", TK_SVC("one", "1")), 0);
+        UT_TEXT(tk_told, "+a/one ");
+        tk_fini(&t);
+    }
+}
+
+/* A page may trickle, but not for ever; a connection that does not come about is given up. */
+UT(k8s_pages_and_connections_have_an_end)
+{
+    struct tk_bed t;
+
+    tk_init(&t);
+    k8s_watch_feed(t.w, S("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"));
+    for (int i = 0; i < 3 && !t.w->drop; i++) {
+        t.k.now_ms += K8S_PAGE_MS / 2;
+        k8s_watch_feed(t.w, S(" "));
+    }
+    UT_CHECK(strstr(t.w->why, "list: a page that takes more than "));
+    UT_INT(t.w->state, K8S_WAIT_RETRY);
+    t.w->drop = false;
+    k8s_watch_due(t.w);
+    UT_INT(t.w->state, K8S_WAIT_LINK);
+    k8s_watch_due(t.w);
+    UT_CHECK(strstr(t.w->why, "no connection within "));
+    t.w->drop = false;
+    k8s_watch_due(t.w);
+    k8s_watch_ended(t.w, "refused");
+    UT_TEXT(t.w->why, "connect: refused");
+    UT_INT(t.w->state, K8S_WAIT_RETRY);
+    tk_fini(&t);
+}
+
 UT(k8s_objects_are_limited)
 {
     struct tk_bed t;

@@ -235,6 +235,49 @@ UT(tls_client_fails_on_what_is_not_tls)
     cry_anchors_put(cfg.anchors);
 }
 
+UT(tls_reasons_name_what_is_wrong)
+{
+    static const struct { int line; int err; const char *why; } rows[] = {
+        UT_ROW(BR_ERR_BAD_VERSION, "not a TLS 1.2 peer (plain HTTP on this port, or TLS 1.3 only?)"),
+        UT_ROW(BR_ERR_BAD_MAC, "a record that does not decrypt"),
+        UT_ROW(BR_ERR_BAD_LENGTH, "a record of a wrong length"), UT_ROW(BR_ERR_TOO_LARGE, "a record of a wrong length"),
+        UT_ROW(BR_ERR_UNKNOWN_TYPE, "a record of an unknown type (plain HTTP on this port?)"),
+        UT_ROW(BR_ERR_BAD_CIPHER_SUITE, "no common cipher suite"),
+        UT_ROW(BR_ERR_WRONG_KEY_USAGE, "a certificate whose key does not fit the cipher suite"),
+        UT_ROW(BR_ERR_X509_BAD_SIGNATURE, "a certificate with a bad signature"),
+        UT_ROW(BR_ERR_X509_CRITICAL_EXTENSION, "a certificate with an unknown critical extension"),
+        UT_ROW(BR_ERR_X509_DN_MISMATCH, "a certificate chain in a wrong order"),
+        UT_ROW(BR_ERR_X509_NOT_CA, "a certificate signed by one that is no CA"),
+        UT_ROW(BR_ERR_X509_WEAK_PUBLIC_KEY, "a certificate with a weak key"),
+        UT_ROW(BR_ERR_X509_WRONG_KEY_TYPE, "a certificate with the wrong type of key"),
+        UT_ROW(BR_ERR_X509_BAD_TAG_CLASS, "a malformed certificate"), UT_ROW(BR_ERR_X509_INVALID_VALUE, "a malformed certificate"),
+        UT_ROW(BR_ERR_BAD_HANDSHAKE, "a malformed handshake"), UT_ROW(BR_ERR_UNEXPECTED, "a malformed handshake"),
+        UT_ROW(BR_ERR_SEND_FATAL_ALERT + BR_ERR_BAD_MAC, "a record that does not decrypt"),
+        UT_ROW(BR_ERR_RECV_FATAL_ALERT + 40, "the peer refused: handshake failure"),
+    };
+
+    UT_EACH(r, rows) UT_TEXT(tls_reason(r->err), r->why);
+}
+
+/* A server name fits the 255 octets of the extension, or there is no connection; nor without memory. */
+UT(tls_client_names_at_the_limit_and_above)
+{
+    struct log_err err = {""};
+    char name[257];
+    struct tls_client_config cfg = {.anchors = cry_anchors_new(str_z(pki_ca_ec_crt), &err)};
+    struct tls_conn *c;
+
+    memset(name, 'a', sizeof name);
+    for (size_t n = 254; n <= 256; n++) {
+        cfg.name = str_of(name, n);
+        c = tls_client_new(&cfg, &err);
+        UT_INT(c != NULL, n <= 255);
+        if (c) tls_free(c);
+        else UT_TEXT(err.text, "a server name of more than 255 bytes");
+    }
+    cry_anchors_put(cfg.anchors);
+}
+
 /* A flipped bit anywhere in the server's first flight never opens the connection and never reads out of bounds. */
 UT(tls_client_survives_damaged_handshakes)
 {

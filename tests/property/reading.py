@@ -15,7 +15,8 @@ FIELDS = 100                     # max-request-headers
 BODY_OCTETS = 1 << 20            # proxy-body-size
 TRAILER_OCTETS = 8192            # the trailer section
 TRAILERS = 64
-EXTENSION_OCTETS = 4096          # of one chunk
+EXTENSION_OCTETS = 4096          # of chunks in all, less the content they came with
+OPTIONS = 64                     # that a Connection field may name
 HOSTS = (b"a.test",)             # everything of these hosts goes to the upstream,
 ANYWHERE = b"/any"               # and this path (and what is below) of every host
 
@@ -228,6 +229,10 @@ def take(request, seen, name, value):
                 request.switches = True
             elif item and not TOKEN.match(item):
                 request.may_close = True                 # such a peer need not be trusted with more
+            elif item:
+                request.options += 1
+                if request.options > OPTIONS:
+                    raise Refused("too many Connection options")
 
 
 def wants_upgrade(request):
@@ -238,13 +243,15 @@ def wants_upgrade(request):
 def head(octets, at):
     """The request whose head begins at `at`, and where its body begins. RFC 9112 section 2.2: one empty line before it is passed over."""
     request, seen, count, start = Request(), set(), 0, at
-    request.keeps, request.switches, request.upgrade = False, False, None
+    request.keeps, request.switches, request.upgrade, request.options = False, False, None, 0
     if octets[at:at + 2] == b"\r\n":
         at += 2
     text, at = line(octets, at, LINE_OCTETS, LINE)
     request_line(request, text)
     while True:
         text, at = line(octets, at, HEAD_OCTETS - (at - start), FIELDS_TOO_LARGE)
+        if at - start > HEAD_OCTETS:
+            raise Refused("the head is too large", FIELDS_TOO_LARGE, BAD)
         if not text:
             break
         count += 1
@@ -275,9 +282,9 @@ def route(request):
 
 # ---- bodies --------------------------------------------------------------------------------------------------------------------
 
-def chunk_size(octets, at):
-    """The size in the line at `at`, and where the data begins. RFC 9112 section 7.1; extensions mean nothing, are dropped, and must be what
-    section 7.1.1 says. Every octet that cannot be right refuses where it stands."""
+def chunk_size(octets, at, extensions):
+    """The size in the line at `at`, where the data begins, and the octets of extensions so far. RFC 9112 section 7.1; extensions mean nothing,
+    are dropped, and must be what section 7.1.1 says. Every octet that cannot be right refuses where it stands."""
     i = at
     while i < len(octets) and octets[i:i + 1] in b"0123456789abcdefABCDEF":
         i += 1
@@ -292,8 +299,8 @@ def chunk_size(octets, at):
         raise Refused("chunk size too large", BAD, TOO_LARGE)
     start = i
     while i < len(octets) and octets[i:i + 1] != b"\r":
-        i = extension(octets, i, start + EXTENSION_OCTETS + 1)
-    return size, crlf(octets, i)
+        i = extension(octets, i, start + EXTENSION_OCTETS - extensions)
+    return size, crlf(octets, i), max(0, extensions + i - start - size)
 
 
 def extension(octets, at, limit):
@@ -359,9 +366,9 @@ def crlf(octets, at):
 
 
 def chunked(octets, at):
-    body = b""
+    body, extensions = b"", 0
     while True:
-        size, at = chunk_size(octets, at)
+        size, at, extensions = chunk_size(octets, at, extensions)
         if size == 0:
             break
         if len(body) + size > BODY_OCTETS:
@@ -373,6 +380,8 @@ def chunked(octets, at):
     start, count = at, 0
     while True:                                          # trailers: as strict as fields, and they never become fields
         text, at = line(octets, at, TRAILER_OCTETS - (at - start), FIELDS_TOO_LARGE)
+        if at - start > TRAILER_OCTETS:
+            raise Refused("the trailers are too large", FIELDS_TOO_LARGE, BAD)
         if not text:
             return body, at
         count += 1

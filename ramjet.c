@@ -338,7 +338,6 @@ static struct mem_slab *mem_slab_new(struct mem_pool *pool)
     struct mem_slab *s;
 
     if (pool->limit && *pool->mapped + n > pool->limit) return NULL;
-    if (MEM_FAULT()) return NULL;
     raw = (uintptr_t)sys_map(2 * n);
     if (!raw) return NULL;
     p = (raw + n - 1) & ~(uintptr_t)(n - 1);
@@ -375,6 +374,7 @@ static void *mem_pool_get(struct mem_pool *pool)
     struct mem_slab *s = pool->partial;
     void *p;
 
+    if (MEM_FAULT()) return NULL; /* any of them may be the one that needs a slab */
     if (RJ_UNLIKELY(!s) && !(s = mem_slab_next(pool))) return NULL;
     if (s->free) {
         p = s->free;
@@ -15912,6 +15912,16 @@ static void px_upstream_failed(struct px_req *r, enum px_error error, const char
 
 /* ---- the request head ---- */
 
+/* Answers a request whose head is not whole, or no head, for its n bytes at p: all that is known of it. */
+static void px_refuse_head(struct px_req *r, enum px_error error, const uint8_t *p, uint32_t n)
+{
+    r->minor = 1;
+    r->client = r->c->peer;
+    r->policy.access_log = true;
+    if (n) al_keep_head(r, p, n);
+    px_refuse(r, error);
+}
+
 /* A malformed head: status is what the parser returned, negative. */
 static void px_bad_head(struct px_req *r, int status, const uint8_t *p, uint32_t n)
 {
@@ -15919,11 +15929,7 @@ static void px_bad_head(struct px_req *r, int status, const uint8_t *p, uint32_t
                     : status == -505 ? PX_VERSION : PX_BAD_REQUEST;
 
     r->why = r->head.why;
-    r->minor = 1;
-    r->client = r->c->peer;
-    r->policy.access_log = true;
-    al_keep_head(r, p, n);
-    px_refuse(r, e);
+    px_refuse_head(r, e, p, n);
 }
 
 /* Copies what the request needs of its rule, so that the lease can go early. */
@@ -16170,7 +16176,7 @@ static uint32_t px_head_in(struct px_req *r, struct mem_buf *b, uint32_t at, uin
 
     if (had) {
         if (!px_add_piece(r, &r->in, p, n, limits.head_bytes, &taken)) {
-            px_refuse(r, PX_MEMORY);
+            px_refuse_head(r, PX_MEMORY, r->in->data, had);
             return n;
         }
         p = r->in->data;
@@ -16189,7 +16195,7 @@ static uint32_t px_head_in(struct px_req *r, struct mem_buf *b, uint32_t at, uin
     }
     if (!had) {
         clk_arm(&r->w->loop.clk, &r->c->timer, cfg->client_header_ms);
-        if (!px_add_piece(r, &r->in, p, n, limits.head_bytes, &taken)) px_refuse(r, PX_MEMORY);
+        if (!px_add_piece(r, &r->in, p, n, limits.head_bytes, &taken)) px_refuse_head(r, PX_MEMORY, p, n);
     }
     return taken;
 }
@@ -16865,11 +16871,7 @@ static void px_on_conn_timer(struct clk_timer *t)
 
     if (c->state == PX_CONN_CLOSING) return;
     if (c->state == PX_CONN_ACTIVE && r && r->state == PX_WAIT_HEAD) {
-        r->minor = 1;
-        r->client = c->peer;
-        r->policy.access_log = true;
-        if (r->in) al_keep_head(r, r->in->data, r->in->len);
-        px_refuse(r, PX_HEADER_TIMEOUT);
+        px_refuse_head(r, PX_HEADER_TIMEOUT, r->in ? r->in->data : NULL, r->in ? r->in->len : 0);
         px_settle(c);
         return;
     }

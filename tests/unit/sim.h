@@ -28,6 +28,7 @@ struct sim_peer {
     void (*on_fin)(struct sim_peer *p);                              /* the proxy sends no more */
     void (*on_gone)(struct sim_peer *p);                             /* the proxy has closed; k is gone */
     struct sim_sock *k;                                              /* NULL: not open */
+    bool was_reset;                                                  /* in on_gone: the proxy's end was a reset */
     char name[16];                                                   /* for the trace */
 };
 
@@ -56,6 +57,7 @@ struct sim {
     struct sim_peer *next_peer;                                      /* of the next descriptor that is taken in */
     struct sim_peer *(*on_connect)(struct sim *sim, uint16_t port, int *res); /* res: 0, -errno, 1 = never */
     void (*on_turn)(struct sim *sim);                                /* the peers act */
+    void (*on_event)(struct sim *sim);                               /* before each completion; may be NULL */
     uint32_t delay;                                                  /* of 8: how often a completion comes later */
     bool all_big;                                                    /* every receive fills a big buffer, as with epoll */
     bool add_fails;                                                  /* now and then a descriptor is not taken in */
@@ -116,6 +118,7 @@ static void sim_event(struct sim_sock *k, enum io_event ev, int res, struct mem_
 
     k->sim->moved = true;
     if (k->sim->trace) printf("  %8llu ms  fd %d (%s)  %s %d\n", (unsigned long long)k->sim->lp->clk.now_ms, k->s->fd, k->peer ? k->peer->name : "-", names[ev], res);
+    if (k->sim->on_event) k->sim->on_event(k->sim);
     k->s->handle(k->s, ev, res, b);
 }
 
@@ -142,7 +145,7 @@ static int sim_add(struct io_loop *lp, struct io_sock *s)
     struct sim_sock *k;
     int fd[2];
 
-    if (sim->add_fails && sim_chance(sim, 10)) return -ENOMEM;
+    if (sim->add_fails && sim_chance(sim, 10)) return sim_chance(sim, 2) ? -ENOMEM : -EMFILE;
     if (sys_socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fd) < 0) return -EMFILE;
     dup2(fd[0], s->fd);
     sys_close(fd[0]);
@@ -249,15 +252,19 @@ static void sim_close_sock(struct io_loop *lp, struct io_sock *s)
 {
     struct sim_sock *k = sim_of(lp, s);
     struct sim_peer *p = k->peer;
+    struct linger linger = {0};
+    socklen_t n = sizeof linger;
 
     if (k->closing) return;
     sim_look(k);
+    getsockopt(s->fd, SOL_SOCKET, SO_LINGER, &linger, &n);
     k->closing = true;
     k->recv = k->big = k->stop = k->connect = false;
     s->flags |= IO_S_CLOSING;
     k->peer = NULL;
     if (!p) return;
     p->k = NULL;
+    p->was_reset = linger.l_onoff;
     p->on_gone(p);
 }
 
@@ -415,6 +422,8 @@ struct sim_reader {
     uint32_t pattern;                                                /* seed of the bytes that are expected; 0: any */
     int status, minor;
     int id;                                                          /* of X-Id or of the path; -1: none */
+    char route;                                                      /* of the path: /r/1 */
+    char from[48];                                                   /* X-Forwarded-For */
     bool close, chunked, has_length, expect, upgrade, has_host;
     uint64_t length;
     char method[16];
@@ -435,7 +444,7 @@ static void sim_reader_init(struct sim_reader *r, bool response)
     r->id = -1;
     r->status = 0;
     r->close = r->chunked = r->has_length = r->expect = r->upgrade = r->has_host = false;
-    r->start[0] = 0;
+    r->start[0] = r->from[0] = r->route = 0;
     r->bad = NULL;
 }
 
@@ -474,8 +483,9 @@ static void sim_read_field(struct sim_reader *r, char *line)
         r->upgrade = true;
     } else if (strcasecmp(line, "x-hop") == 0 || strcasecmp(line, "keep-alive") == 0 || strcasecmp(line, "proxy-connection") == 0) {
         sim_bad(r, "a hop-by-hop field came through");
-    } else if (strcasecmp(line, "x-forwarded-for") == 0 && strcmp(v, "192.0.2.1") != 0) {
-        sim_bad(r, "X-Forwarded-For is not the client");
+    } else if (strcasecmp(line, "x-forwarded-for") == 0) {
+        if (r->from[0]) sim_bad(r, "two X-Forwarded-For");
+        snprintf(r->from, sizeof r->from, "%s", v);
     }
 }
 
@@ -485,7 +495,7 @@ static void sim_read_start(struct sim_reader *r, const char *line)
 
     if (r->response) {
         if (sscanf(line, "HTTP/1.%1d %3d ", &r->minor, &r->status) != 2 || strlen(line) < 13) sim_bad(r, "status line");
-    } else if (sscanf(line, "%15s %127s HTTP/1.%1d", r->method, path, &r->minor) != 3 || sscanf(path, "/r/%d", &r->id) != 1) {
+    } else if (sscanf(line, "%15s %127s HTTP/1.%1d", r->method, path, &r->minor) != 3 || sscanf(path, "/%c/%d", &r->route, &r->id) != 2) {
         sim_bad(r, "request line");
     }
 }

@@ -175,6 +175,8 @@ def refusals(reading, transcript):
             return out if s == len(seen) and answers[a:] in ([b"."], [b"R"]) and (q.closes or q.may_close or out or not q.routed) else None
     if s != len(seen):
         return None
+    if early and reading.within_body and answers[a:] == [early[1] + b"!", b"."]:
+        return out + [(reading.last, int(early[1]))]
     rest = b" ".join(answers[a:])
     if reading.end == "refused":
         good = [b"%d! ." % status for status in reading.statuses]
@@ -191,14 +193,16 @@ def refusals(reading, transcript):
 
 
 def kind_of(q, status, octets):
-    if octets.lower().count(b"if-match:") > 1:
-        what = "a field that nginx wants once, twice"
-    elif q.method in (b"GETX", b"PRI", b"M-SEARCH", b"get"):
+    if q.method in (b"GETX", b"M-SEARCH", b"get"):
         what = "method " + q.method.decode()
     elif q.method not in (b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"PATCH", b"OPTIONS"):
         what = "other unknown method"
+    elif octets.lower().count(b"if-match:") > 1:
+        what = "If-Match twice"
     elif q.target == b"*":
         what = "target *"
+    elif not q.host:
+        what = "no Host in HTTP/1.0"
     elif not re.match(rb"a\.test\Z", q.host, re.I):
         what = "Host %r" % q.host.decode("latin-1")
     elif re.search(rb"[\[\]^`{|}\\]", q.target):
@@ -247,7 +251,7 @@ def main(args, stand_of, generators_of, feed):
     with tempfile.TemporaryDirectory(prefix="ramjet-peers-") as folder:
         os.chmod(folder, 0o755)
         stands = [stand_of(engine, folder, peer=name) for engine in args.engines for name in names]
-        sums = feed(stands, generators_of(args.seed, args.jobs, 200), args.messages)
+        sums = feed(stands, generators_of(args.seed, args.jobs, 200), args.messages, args.seconds)
         total = 0
         for stand in stands:
             stand.finish()

@@ -13802,7 +13802,8 @@ static struct up_pool *up_pool_at(struct up *up, struct up_group *g, const struc
 struct up_choice {
     uint64_t tried;
     uint64_t hash;                                       /* of what upstream-hash-by or ip_hash looks at */
-    bool any;                                            /* also endpoints that are out, slow to start or full */
+    bool eager;                                          /* also endpoints that are slow to start or full */
+    bool any;                                            /* also endpoints that are out */
 };
 
 /* An endpoint that came back takes a part of its requests that grows with time: at least a tenth, all of them after slow-start. */
@@ -13823,11 +13824,11 @@ static bool up_may(struct up *up, struct up_group *g, const struct rt_backend *b
     if (!b->ep[i].weight) return false;
     if (c->any) return true;
     if (h && atomic_load_explicit(&h->down, memory_order_relaxed)) return false; /* a hint; chk_ writes it */
-    if (h && b->slow_ms && up_is_starting(up, atomic_load_explicit(&h->back_ms, memory_order_relaxed), b->slow_ms)) return false; /* the same */
     p = g->pools[i];
-    if (!p) return true;
-    if (p->down_until_ms > up->lp->clk.now_ms) return false;
-    return !b->slow_ms || !up_is_starting(up, p->back_ms, b->slow_ms);
+    if (p && p->down_until_ms > up->lp->clk.now_ms) return false;
+    if (c->eager || !b->slow_ms) return true;
+    if (h && up_is_starting(up, atomic_load_explicit(&h->back_ms, memory_order_relaxed), b->slow_ms)) return false; /* the same */
+    return !p || !up_is_starting(up, p->back_ms, b->slow_ms);
 }
 
 static uint32_t up_by_weight(const struct rt_backend *b, uint32_t at)
@@ -13893,7 +13894,7 @@ static int up_pick_hash(struct up *up, struct up_group *g, const struct rt_backe
         uint64_t draw = up_scramble(c->hash ^ up_scramble(b->ep[i].hash));
 
         if (!g->equal) draw = (up_neg_log2(draw) << 24) / (b->ep[i].weight ? b->ep[i].weight : 1);
-        if (draw >= lowest || !up_may(up, g, b, i, c) || (!c->any && up_is_full(g, b, i, active))) continue;
+        if (draw >= lowest || !up_may(up, g, b, i, c) || (!c->eager && up_is_full(g, b, i, active))) continue;
         lowest = draw;
         best = (int)i;
     }
@@ -13932,6 +13933,8 @@ static int up_pick(struct up *up, struct up_group *g, const struct rt_backend *b
 
     if (!b->n) return -1;
     first = up_first(g, b);
+    if ((i = up_pick_once(up, g, b, &c, first)) >= 0) return i;
+    c.eager = true;
     if ((i = up_pick_once(up, g, b, &c, first)) >= 0) return i;
     c.any = true;
     return up_pick_once(up, g, b, &c, first);
@@ -14319,7 +14322,7 @@ static void chk_want(struct chk *c, const struct rt_backend *b, const struct rt_
     struct up_health *h = up_health_find(up_health_key(b->hash, e->hash));
     struct chk_target *t = h ? c->at[h - rj.health] : NULL;
 
-    if (t && (!str_eq(t->path, b->check_path) || (b->check_host.n && !str_eq(t->host, b->check_host)))) {
+    if (t && (!str_eq(t->path, b->check_path) || !str_eq(t->host, b->check_host.n ? b->check_host : str_z(t->address)))) {
         chk_drop(t);
         t = NULL;
     }

@@ -160,6 +160,8 @@ def test_checks_send_the_host_that_is_configured(fresh):
     sick = {name: Sick(e, name) for name in e.peers}
     until(lambda: sick["U"].checks, 10, "a check")
     assert sick["U"].last.get(b"Host") == b"health.test"
+    e.ramjet.write(e.fill(CHECKED.format(more="")))      # taken away again by a reload
+    until(lambda: sick["U"].last.get(b"Host") == e.fill("$U").encode(), 10, "a check with the endpoint's address")
 
 
 def test_when_all_are_out_all_are_tried(fresh):

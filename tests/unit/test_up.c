@@ -258,6 +258,36 @@ UT(up_slow_start_gives_a_share_that_grows)
     up_ut_close(&u);
 }
 
+UT(up_no_endpoint_that_is_out_serves_for_one_that_starts_or_is_full)
+{
+    static const uint32_t w[] = {1, 1};
+    struct up_health *down;
+    struct up_ut u;
+    struct up_pool *p;
+
+    for (int balance = RT_ROUND_ROBIN; balance <= RT_HASH; balance++)
+        for (int checked = 0; checked < 2; checked++) {
+            up_ut_open(&u, w, 2, (enum rt_balance)balance);
+            u.b->slow_ms = 10000;
+            u.b->check_ms = checked ? 1000 : 0;
+            down = up_health_add(up_health_key(u.b->hash, u.b->ep[1].hash));
+            atomic_store(&down->down, 1);
+            UT_CHECK(up_group_for(&u.up, u.b, 1) == u.g);
+            p = up_pool_at(&u.up, u.g, u.b, 0);
+            p->back_ms = u.lp.clk.now_ms - 1;                        /* just back */
+            if (!checked) up_pool_at(&u.up, u.g, u.b, 1)->down_until_ms = u.lp.clk.now_ms + 1000;
+            for (int k = 0; k < 200; k++) up_ut_pick(&u, (struct up_choice){.hash = (uint64_t)k});
+            p->back_ms = 0;
+            p->active_n = UP_FULL_MIN * 10;
+            for (int k = 0; k < 200; k++) up_ut_pick(&u, (struct up_choice){.hash = (uint64_t)k});
+            UT_INT(u.hits[0], 400);
+            UT_INT(up_ut_pick(&u, (struct up_choice){.tried = 1}), 1); /* nobody else is left */
+            p->active_n = 0;
+            up_health_drop(down);
+            up_ut_close(&u);
+        }
+}
+
 UT(up_checked_endpoints_are_out_while_they_are_down)
 {
     static const uint32_t w[] = {1, 1, 1};

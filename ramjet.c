@@ -12183,7 +12183,7 @@ static void lm_give(uint64_t key, const struct rt_rate *rate)
  * requests in it is never given to another key. */
 static bool lm_enter(uint64_t key, uint32_t limit, _Atomic uint64_t **place)
 {
-    _Atomic uint64_t *set = &rj.lm.places[key % (LM_ENTRIES / LM_WAYS) * LM_WAYS];
+    _Atomic uint64_t *set = &rj.lm.places[(key >> 1) % (LM_ENTRIES / LM_WAYS) * LM_WAYS]; /* the lowest bit of a key is always set */
     const uint64_t mask = (1u << LM_COUNT_BITS) - 1;
 
     for (;;) {
@@ -12961,6 +12961,7 @@ static void rc_take_name(struct rc *rc, struct str_builder *b, struct rt_rules *
     enum http_field_id id = http_field_find(name);
     struct str lower = str_dup(&rc->scratch, name);
 
+    if (id >= HTTP_F_FW_AGREES) id = HTTP_F_NONE;        /* many names have this one */
     if (id) r->taken |= 1ull << id;
     if (id && set) r->own |= 1ull << id;
     if (id) return;
@@ -14795,7 +14796,7 @@ static void fw_take_fields(const struct fw_response *r)
         struct http_field *f = &r->msg->field[i];
 
         if (r->rules->taken >> f->id & 1) f->drop = true;
-        for (uint32_t k = 0; !f->id && k < r->rules->names.n; k++)
+        for (uint32_t k = 0; (!f->id || f->id >= HTTP_F_FW_AGREES) && k < r->rules->names.n; k++)
             if (str_ieq(str_of(r->head + f->name_at, f->name_n), rt_rules_text(r->rules, names[k]))) f->drop = true;
     }
 }

@@ -389,6 +389,14 @@ ANSWER = (b"HTTP/1.1 200 OK\r\nX-FRAME-OPTIONS: SAMEORIGIN\r\nX-Frame-Options: A
           b"X-Internal: secret\r\netag: \"1\"\r\nX-Internal-Not: seen\r\nX-Global: upstream\r\nContent-Length: 2\r\n\r\nok")
 
 
+def test_a_hidden_field_hides_no_other_of_its_class(edge):
+    """Names of forwarding fields are known by what becomes of them in requests; in answers each stands for itself."""
+    e = edge(HEAD + route("set", "custom-headers = X-Forwarded-Set: own\nhide-headers = X-SSL-Hidden"))
+    e.U.play(b"HTTP/1.1 200 OK\r\nX-SSL-Hidden: 1\r\nX-SSL-Seen: 2\r\nX-Forwarded-Set: upstream\r\nX-Forwarded-Seen: 3\r\nClient-Cert: 4\r\nContent-Length: 0\r\n\r\n")
+    r = e.get("/set")
+    assert [r.get(name) for name in (b"X-SSL-Hidden", b"X-SSL-Seen", b"X-Forwarded-Set", b"X-Forwarded-Seen", b"Client-Cert")] == [None, b"2", b"own", b"3", b"4"]
+
+
 def test_fields_of_an_upstream_are_replaced_and_hidden(edge):
     e = edge(FIELDS)
     e.U.play(ANSWER)

@@ -109,6 +109,25 @@ UT(lm_places)
     lm_close();
 }
 
+/* As many clients as there are places: all sets serve, or a part of them would not be counted. */
+UT(lm_places_are_all_used)
+{
+    struct net_addr a = {.family = AF_INET, .ip = {[10] = 0xff, [11] = 0xff, 10}};
+    uint32_t used = 0;
+
+    lm_open(RT_LIMITS_CONNECTIONS);
+    UT_REQUIRE(rj.lm.places);
+    for (uint32_t i = 0; i < LM_ENTRIES; i++) {
+        _Atomic uint64_t *place;
+
+        memcpy(a.ip + 12, &i, sizeof i);
+        UT_CHECK(lm_enter(lm_key(&a, 5), 2, &place));
+        used += place != NULL;
+    }
+    UT_CHECK(used > LM_ENTRIES / 10 * 8);
+    lm_close();
+}
+
 struct lm_ut_thread {
     pthread_t id;
     uint64_t passed, most;

@@ -17082,11 +17082,22 @@ static void wrk_pause(struct wrk *w, bool on)
     }
 }
 
+/* The lowest free descriptor is one of the reserve, or there is none. */
+static bool wrk_is_short(const struct wrk *w)
+{
+    int fd = sys_fcntl(w->box.wake_fd, F_DUPFD_CLOEXEC, 0);
+
+    if (fd >= 0) sys_close(fd);
+    return fd < 0 || fd >= rj.fd_limit;
+}
+
 static void wrk_on_retry(struct clk_timer *t)
 {
     struct wrk *w = RJ_CONTAINER(t, struct wrk, retry);
 
-    if (!w->draining && atomic_load_explicit(&w->conns, memory_order_relaxed) < w->max_conns) wrk_pause(w, false);
+    if (w->draining || atomic_load_explicit(&w->conns, memory_order_relaxed) >= w->max_conns) return;
+    if (wrk_is_short(w)) clk_arm(&w->loop.clk, t, WRK_PAUSE_MS);
+    else wrk_pause(w, false);
 }
 
 /* A connection is gone: there may be room again. Called by px_. */

@@ -1,6 +1,7 @@
 """Which endpoint gets a request: hashing, active checks, slow start, the retry budget, descriptors that run short."""
 import collections
 import re
+import time
 
 import pytest
 
@@ -282,6 +283,28 @@ def test_a_status_that_would_be_retried_goes_out_when_the_budget_is_spent(fresh)
 
 # ---------------------------------------------------------------------------------------------------------------------------
 # descriptors
+
+def test_the_reserve_of_descriptors_stays_one(engine):
+    """Clients that stay keep accepting paused: with each pause that ends none of the reserve is given away."""
+    e = harness.Edge(engine, harness.ONE, prefix=["prlimit", "--nofile=128:128"])
+    try:
+        e.U.play(OK)
+        clients = [Client(e.ramjet.port) for _ in range(150)]
+        until(lambda: e.ramjet.metric("ramjet_accept_pauses_total"), 10, "a pause")
+        time.sleep(2)                                    # twenty pauses: nothing tells that one has ended
+        assert e.ramjet.fds() <= 128 * 3 // 4 + 6
+        for c in clients[:100]:
+            c.close()
+        last = clients[-1]
+        last.send(GET)
+        assert last.response().status == 200
+        for c in clients:
+            c.close()
+        e.stop()
+    except BaseException:
+        e.kill()
+        raise
+
 
 def test_accepting_pauses_before_descriptors_run_out(engine):
     """With 128 descriptors: clients are taken while a quarter is left; each that is taken is served, the rest waits and is served later."""

@@ -16509,7 +16509,8 @@ static bool px_resets_client(const struct px_req *r, bool tunnel)
 static void px_finish(struct px_req *r, struct px_next *next)
 {
     struct px_conn *c = r->c;
-    bool keep = r->keep && !r->aborted && r->up_flow.done && !r->w->px.draining, aborted = r->aborted, tunnel = r->state == PX_TUNNEL;
+    bool waits = !r->w->px.draining || r->pend;          /* a drain lets a request be that came behind an answer which promised more */
+    bool keep = r->keep && !r->aborted && r->up_flow.done && waits, aborted = r->aborted, tunnel = r->state == PX_TUNNEL;
     uint32_t idle_ms = r->keep_alive_ms;
 
     *next = (struct px_next){.src = r->up_flow.src};
@@ -17250,8 +17251,7 @@ static void wrk_on_drain(struct wrk_msg *m)
         w->listener[i].inherited = true;
         wrk_stop_listener(w, &w->listener[i]);
     }
-    if (w->delay_ms) clk_arm(&w->loop.clk, &w->delay, w->delay_ms);
-    else wrk_on_delay(&w->delay);
+    clk_arm(&w->loop.clk, &w->delay, w->delay_ms ? w->delay_ms : 1); /* never at once: requests that io_uring has received may stand behind m */
 }
 
 static void wrk_on_stop(struct wrk_msg *m) { RJ_CONTAINER(m, struct wrk, stop_msg)->loop.stop = true; }

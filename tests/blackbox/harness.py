@@ -744,6 +744,19 @@ def admin_request(port, target, method="GET", fields=b"", body=b"", timeout=None
         return c.response(method)
 
 
+def stopped(e):
+    """Stops the process, so that what happens now has all happened when it goes on."""
+    e.ramjet.signal(signal.SIGSTOP)
+
+    def all_threads():
+        for thread in os.listdir(f"/proc/{e.ramjet.pid}/task"):
+            with open(f"/proc/{e.ramjet.pid}/task/{thread}/stat") as f:
+                if f.read().rsplit(")", 1)[1].split()[0] != "T":
+                    return False
+        return True
+    until(all_threads, 5, "the process to be stopped")
+
+
 class Ramjet:
     """One process; engine None leaves the choice to the configuration. start() returns when /readyz says yes; stop() checks status 0 and that no sanitizer complained."""
 

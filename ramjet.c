@@ -17168,14 +17168,15 @@ static void wrk_accepted(struct wrk *w, int fd, uint16_t port)
     wrk_serve(w, fd, &peer, port);
 }
 
-/* No more connections from l; those that the kernel has accepted already are served, as its close would reset them, unless the next
- * process has the socket too. */
+/* No more connections from l; those that the kernel has accepted already are served, as its close would reset them, unless the process
+ * that comes next, or the one before, has the socket too. */
 static void wrk_close_listener(struct wrk *w, struct wrk_listener *l)
 {
     int fd, flags = SOCK_CLOEXEC | (w->loop.nonblocking ? SOCK_NONBLOCK : 0);
+    bool last = !l->inherited && !l->late;
 
-    if (!l->inherited) sys_fcntl(l->s.fd, F_SETFL, O_RDWR | O_NONBLOCK);
-    while (!l->inherited && atomic_load_explicit(&w->conns, memory_order_relaxed) < w->max_conns && (fd = sys_accept(l->s.fd, NULL, NULL, flags)) >= 0) {
+    if (last) sys_fcntl(l->s.fd, F_SETFL, O_RDWR | O_NONBLOCK);
+    while (last && atomic_load_explicit(&w->conns, memory_order_relaxed) < w->max_conns && (fd = sys_accept(l->s.fd, NULL, NULL, flags)) >= 0) {
         w->loop.peer.family = 0; /* wrk_accepted asks for it */
         wrk_accepted(w, fd, l->port);
     }
@@ -17273,7 +17274,7 @@ static int wrk_open(struct wrk *w)
         io_sock_init(&l->s, wrk_on_listener);
         l->s.bounded = rj.fd_limit / 3 < WRK_BACKLOG * rj.thread_count; /* the kernel would take a burst beyond the reserve before we see it */
         l->w = w;
-        if (w->loop.nonblocking && !l->late) sys_fcntl(w->listen_fd[i], F_SETFL, O_RDWR | O_NONBLOCK);
+        if (w->loop.nonblocking && !l->shared) sys_fcntl(w->listen_fd[i], F_SETFL, O_RDWR | O_NONBLOCK);
         if ((rc = io_adopt(&w->loop, &l->s, w->listen_fd[i])) < 0) return rc;
         if (!l->late) io_accept_start(&w->loop, &l->s);
     }
@@ -17319,8 +17320,9 @@ static void *wrk_main(void *arg)
 
 /* ---- the control side ---- */
 
-/* Opens the listening socket of l for one worker; of a Unix socket there is only one (-ENOENT for the others). Returns the descriptor or -errno. */
-static int wrk_listen(const struct cfg_listener *l, bool first)
+/* Makes the socket of l for one worker, which does not listen yet; of a Unix socket there is only one (-ENOENT for the others). Returns the
+ * descriptor or -errno. */
+static int wrk_bind(const struct cfg_listener *l, bool first)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     struct sockaddr_in6 sa;
@@ -17332,7 +17334,7 @@ static int wrk_listen(const struct cfg_listener *l, bool first)
         memcpy(un.sun_path, l->path.p, l->path.n);
         sys_unlink(un.sun_path);
         if ((fd = sys_socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) < 0) return fd;
-        if ((rc = sys_bind(fd, &un, sizeof un)) == 0) rc = sys_listen(fd, WRK_BACKLOG);
+        rc = sys_bind(fd, &un, sizeof un);
     } else {
         socklen_t n = str_to_sockaddr(&l->addr, &sa);
 
@@ -17341,7 +17343,7 @@ static int wrk_listen(const struct cfg_listener *l, bool first)
         sys_setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, 1);
         if (l->addr.family == AF_INET6) sys_setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
         sys_setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, 1); /* inherited by what it accepts */
-        if ((rc = sys_bind(fd, &sa, n)) == 0) rc = sys_listen(fd, WRK_BACKLOG);
+        rc = sys_bind(fd, &sa, n);
     }
     if (rc == 0) return fd;
     sys_close(fd);
@@ -17409,10 +17411,11 @@ static int wrk_inherit(const struct cfg_listener *l)
     return -ENOENT;
 }
 
-/* O_NONBLOCK belongs to the socket, which both processes have: after a change of engine the new one waits until the old one has left it. */
+/* A process that takes over accepts nothing before it is ready: until then the one before serves what comes. */
 static void wrk_add_listener(struct wrk *w, const struct cfg_listener *l, int fd, bool inherited)
 {
-    w->listener[w->listeners].late = inherited && !(sys_fcntl(fd, F_GETFL, 0) & O_NONBLOCK) == w->ops->nonblocking;
+    w->listener[w->listeners].late = rj.tell_fd != 0;
+    w->listener[w->listeners].shared = inherited;
     w->listener[w->listeners].port = l->addr.family == AF_UNIX ? 0 : l->addr.port;
     w->listen_fd[w->listeners++] = fd;
     wrk_offer(fd);
@@ -17422,11 +17425,15 @@ static int wrk_open_listeners(struct wrk *w, const struct cfg *cfg, bool first, 
 {
     for (uint32_t i = 0; i < cfg->http.n; i++) {
         const struct cfg_listener *l = &cfg->http.v[i];
-        int fd = wrk_inherit(l);
+        int fd = wrk_inherit(l), rc;
         bool inherited = fd >= 0;
 
         if (!inherited) fd = first && !wrk_was_open(l) ? wrk_port_is_free(l) : 0;
-        if (fd == 0) fd = wrk_listen(l, first);
+        if (fd == 0) fd = wrk_bind(l, first);
+        if (fd > 0 && !inherited && !rj.tell_fd && (rc = sys_listen(fd, WRK_BACKLOG)) < 0) { /* else wrk_start_late does: nobody may wait there before */
+            sys_close(fd);
+            fd = rc;
+        }
         if (fd == -ENOENT && !first) continue;
         if (fd < 0) return log_fail(e, "http: cannot listen on " STR_FMT ": %s", STR_ARG(l->text), strerror(-fd));
         wrk_add_listener(w, l, fd, inherited);
@@ -17568,19 +17575,25 @@ static void wrk_set_handed_over(int fd)
 /* No worker accepts any more from what the next process has too. */
 static bool wrk_has_left(void) { return !atomic_load_explicit(&rj.handed_left, memory_order_acquire); } /* wrk_close_listener releases */
 
-/* The process before has left the sockets that wait for it. On each worker, through wrk_ask. */
-static void wrk_start_late(struct wrk *w, void *arg)
+/* Accepts from here on: this process is ready, or (left) the one before accepts no more. O_NONBLOCK belongs to the socket, which both have: after
+ * a change of engine what they share waits for the second of these. On each worker, through wrk_ask. */
+static void wrk_start_late(struct wrk *w, bool left)
 {
-    (void)arg;
+    int rc;
+
     for (uint32_t i = 0; i < w->listeners; i++) {
         struct wrk_listener *l = &w->listener[i];
 
         if (!l->late || !io_is_open(&l->s)) continue;
+        if (l->shared && !left && !(sys_fcntl(l->s.fd, F_GETFL, 0) & O_NONBLOCK) == w->loop.nonblocking) continue;
         l->late = false;
+        if (!l->shared && (rc = sys_listen(l->s.fd, WRK_BACKLOG)) < 0) log_error("wrk", "port %u: cannot listen: %s", l->port, strerror(-rc));
         sys_fcntl(l->s.fd, F_SETFL, O_RDWR | (w->loop.nonblocking ? O_NONBLOCK : 0));
         io_accept_start(&w->loop, &l->s);
     }
 }
+static void wrk_on_ready(struct wrk *w, void *arg) { (void)arg, wrk_start_late(w, false); }
+static void wrk_on_left(struct wrk *w, void *arg) { (void)arg, wrk_start_late(w, true); }
 
 /* True when no worker has a connection left after wrk_drain, or can be given one: the counts are looked at when no listener is open. */
 static bool wrk_all_done(void)
@@ -17905,7 +17918,20 @@ static int ctl_open_inotify(struct ctl *c, struct log_err *err)
 
 /* ---- signals, stopping ---- */
 
-/* Begins to drain; a second call cuts what is left. */
+/* Ends the new process, which is not ready, and returns its status. */
+static int ctl_end_successor(struct ctl *c)
+{
+    int status = 0;
+
+    kill(c->successor, SIGKILL);
+    waitpid(c->successor, &status, 0);
+    c->successor = 0;
+    clk_disarm(&c->successor_timer);
+    io_close(&c->loop, &c->successor_word);
+    return status;
+}
+
+/* Begins to drain; a second call cuts what is left. A hand-over that is not done ends here: nobody is to serve any more. */
 static void ctl_stop(struct ctl *c)
 {
     uint32_t delay_ms = c->handed_over ? CTL_HANDED_IDLE_MS : c->cfg->shutdown_delay_ms;
@@ -17913,6 +17939,10 @@ static void ctl_stop(struct ctl *c)
     if (c->stopping) {
         c->drain_until_ms = c->loop.clk.now_ms;
         return;
+    }
+    if (c->successor && !c->handed_over) {
+        log_info("ctl", "hand-over: given up, as this process ends");
+        ctl_end_successor(c);
     }
     c->stopping = true;
     c->drain_until_ms = c->loop.clk.now_ms + delay_ms + c->cfg->shutdown_ms + 1000;
@@ -17923,7 +17953,7 @@ static void ctl_stop(struct ctl *c)
 /* ---- handing over to a new process (SIGUSR2) ----
  *
  *   old: SIGUSR2 -> starts the program again with its listening sockets and one end of a socket pair -> waits
- *   new: takes the sockets that its configuration wants -> ready -> writes the numbers of those it took
+ *   new: takes the sockets that its configuration wants -> ready -> accepts -> writes the numbers of those it took
  *   old: stops accepting -> closes the pair -> drains -> ends.   An end without those numbers, or CTL_SUCCESSOR_MS: the old one goes on. */
 
 /* The program to start: as this one was called, or its file when it came from PATH. */
@@ -17981,15 +18011,10 @@ static int ctl_spawn(struct ctl *c, int tell_fd)
 /* No new process takes over: this one goes on. */
 static void ctl_successor_failed(struct ctl *c, const char *why)
 {
-    int status = 0;
+    int status = ctl_end_successor(c);
 
-    kill(c->successor, SIGKILL);
-    waitpid(c->successor, &status, 0);
     if (WIFEXITED(status)) log_error("ctl", "hand-over: the new process ended with status %d before it was ready; this one goes on", WEXITSTATUS(status));
     else log_error("ctl", "hand-over: the new process %s; this one goes on", why);
-    c->successor = 0;
-    clk_disarm(&c->successor_timer);
-    io_close(&c->loop, &c->successor_word);
 }
 
 static void ctl_on_successor_late(struct clk_timer *t)
@@ -18017,7 +18042,7 @@ static void ctl_on_successor(struct io_sock *s, enum io_event ev, int res, struc
     log_info("ctl", "handed over to process %d", (int)c->successor);
     clk_disarm(&c->successor_timer);
     c->handed_over = true;
-    if (c->on_handed_over) c->on_handed_over(c->on_handed_over_arg);
+    if (c->on_handed_over) c->on_handed_over(c->hand_over_arg);
     ctl_stop(c);
 }
 
@@ -18025,21 +18050,22 @@ static void ctl_hand_over(struct ctl *c)
 {
     int pair[2], rc;
 
-    if (c->stopping || c->successor || !rj.argv) {
-        log_warn("ctl", "hand-over: not now: %s", c->stopping ? "this process is draining"
-                 : c->successor ? "a new process is starting already" : "only `ramjet run` can be started again");
+    if (c->stopping || c->successor || c->successor_word.fd >= 0 || !rj.argv) {
+        log_warn("ctl", "hand-over: not now: %s", c->stopping ? "this process is draining" : c->successor ? "a new process is starting already"
+                 : c->successor_word.fd >= 0 ? "the last new process has ended just now" : "only `ramjet run` can be started again");
         return;
     }
     if ((rc = sys_socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) < 0) {
         log_error("ctl", "hand-over: socketpair: %s; this process goes on", strerror(-rc));
         return;
     }
+    if (getpid() == 1) setpgid(0, 0); /* signals are passed on to the group of a container's first process: see cli_attend */
     io_sock_init(&c->successor_word, ctl_on_successor);
-    rc = ctl_spawn(c, pair[1]);
+    rc = -io_adopt(&c->loop, &c->successor_word, pair[0]);
+    if (!rc && (rc = ctl_spawn(c, pair[1]))) io_close(&c->loop, &c->successor_word);
     sys_close(pair[1]);
-    if (rc || io_adopt(&c->loop, &c->successor_word, pair[0]) < 0) {
+    if (rc) {
         log_error("ctl", "hand-over: cannot start %s: %s; this process goes on", rj.argv[0], strerror(rc));
-        if (rc) sys_close(pair[0]);
         c->successor = 0;
         return;
     }
@@ -18057,7 +18083,7 @@ static void ctl_on_predecessor(struct io_sock *s, enum io_event ev, int res, str
     (void)buf;
     if (ev != IO_RECV || res > 0) return;
     io_close(&c->loop, s);
-    wrk_ask(wrk_start_late, NULL, NULL);
+    wrk_ask(wrk_on_left, NULL, NULL);
 }
 
 /* This process serves: the one before may stop. What it had and this one did not take is closed here. */
@@ -18069,6 +18095,8 @@ static void ctl_tell_predecessor(struct ctl *c)
         if (rj.inherited.taken[i]) taken[n++] = rj.inherited.fd[i];
         else sys_close(rj.inherited.fd[i]);
     }
+    wrk_ask(wrk_on_ready, NULL, NULL);
+    if (c->on_taking_over) c->on_taking_over(c->hand_over_arg);
     sys_send(rj.tell_fd, taken, n ? (size_t)n * sizeof *taken : 1, MSG_NOSIGNAL);
     io_sock_init(&c->predecessor, ctl_on_predecessor);
     if (io_adopt(&c->loop, &c->predecessor, rj.tell_fd) == 0) io_recv_start(&c->loop, &c->predecessor);
@@ -18078,12 +18106,16 @@ static void ctl_tell_predecessor(struct ctl *c)
 static void ctl_on_signal(struct io_sock *s, enum io_event ev, int res, struct mem_buf *buf)
 {
     struct ctl *c = RJ_CONTAINER(s, struct ctl, signals);
-    struct { uint32_t signo; uint8_t rest[124]; } info;  /* struct signalfd_siginfo */
+    struct { uint32_t signo; int32_t error, code; uint32_t pid; uint8_t rest[112]; } info; /* struct signalfd_siginfo */
 
     (void)res;
     (void)buf;
     if (ev != IO_READY) return;
     while (sys_read(s->fd, &info, sizeof info) == sizeof info) {
+        if (c->handed_over && getpid() == 1) {           /* a container's signals come here: they are meant for the process that serves */
+            if (info.pid == 1) continue;                 /* our own kill below */
+            kill(0, (int)info.signo);
+        }
         if (info.signo == SIGHUP) ctl_reload(c, true);
         else if (info.signo == SIGUSR1) ctl_open_access_log(c);
         else if (info.signo == SIGUSR2) ctl_hand_over(c);
@@ -18248,7 +18280,6 @@ static void ctl_fini(struct ctl *c)
     rt_fini();
     if (c->inotify.fd >= 0) io_close(&c->loop, &c->inotify);
     if (c->signals.fd >= 0) io_close(&c->loop, &c->signals);
-    if (c->successor && !c->handed_over) ctl_successor_failed(c, "was not ready before this one had to end");
     if (io_is_open(&c->successor_word)) io_close(&c->loop, &c->successor_word);
     if (io_is_open(&c->predecessor)) io_close(&c->loop, &c->predecessor);
     if (c->opened) {
@@ -19252,12 +19283,16 @@ static void adm_init(struct adm *adm, struct io_loop *loop, struct str token_fil
 
 static int adm_listen_fd(struct adm *adm, const struct cfg_listener *from, struct adm_listener *l)
 {
-    int fd = wrk_inherit(from);
+    int fd = wrk_inherit(from), rc;
 
     if (fd >= 0) return io_adopt(adm->loop, &l->sock, fd);
     if (from->addr.family != AF_UNIX) return io_listen(adm->loop, &l->sock, &from->addr, false);
-    fd = wrk_listen(from, true);
+    fd = wrk_bind(from, true);
     if (fd < 0) return fd;
+    if ((rc = sys_listen(fd, WRK_BACKLOG)) < 0) {
+        sys_close(fd);
+        return rc;
+    }
     sys_fcntl(fd, F_SETFL, O_RDWR | O_NONBLOCK);
     return io_adopt(adm->loop, &l->sock, fd);
 }
@@ -19275,8 +19310,14 @@ static int adm_listen(struct adm *adm, const struct cfg_listener *from)
     if (rc < 0) return rc;
     adm->nlisteners++;
     wrk_offer(l->sock.fd);
-    io_accept_start(adm->loop, &l->sock);
+    if (!wrk_was_open(from)) io_accept_start(adm->loop, &l->sock); /* else the process before answers: it is ready */
     return 0;
+}
+
+/* This process takes over from the one before. */
+static void adm_start_listening(struct adm *adm)
+{
+    for (uint32_t i = 0; i < adm->nlisteners; i++) io_accept_start(adm->loop, &adm->listener[i].sock);
 }
 
 /* Another process answers new connections from here on. */
@@ -20195,6 +20236,7 @@ static int cli_open_admin(struct cli_server *s, const struct cfg *cfg, struct lo
     return 0;
 }
 
+static void cli_on_taking_over(void *arg) { adm_start_listening(arg); }
 static void cli_on_handed_over(void *arg) { adm_stop_listening(arg); }
 
 /* Bytes for the buffers of one worker: memory-limit, or half of what the control group allows; 0: no ceiling. */
@@ -20228,8 +20270,9 @@ static int cli_open(struct cli_server *s, const struct cfg *cfg, const struct cf
     s->opened = true;
     if ((rc = ctl_open(&s->ctl, &o, err)) < 0) return rc;
     if (cli_open_admin(s, cfg, err) < 0) return -1;
+    s->ctl.on_taking_over = cli_on_taking_over;
     s->ctl.on_handed_over = cli_on_handed_over;
-    s->ctl.on_handed_over_arg = &s->adm;
+    s->ctl.hand_over_arg = &s->adm;
     s->started = true;
     if (wrk_start(err) < 0) return -1;
     log_info("cli", "version " RJ_VERSION ", %d workers", workers);

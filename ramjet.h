@@ -2540,7 +2540,8 @@ struct wrk_listener {
     struct wrk *w;
     uint16_t port;                                       /* 0 for a Unix socket */
     bool paused;
-    bool late;                                           /* the process before has to leave the socket first */
+    bool late;                                           /* accepts nothing yet: see wrk_start_late */
+    bool shared;                                         /* the process before has the socket too */
     bool inherited;                                      /* while draining: the next process has the socket too */
 };
 
@@ -2644,8 +2645,8 @@ struct ctl {
     struct io_sock successor_word;                       /* what it says */
     struct clk_timer successor_timer;
     struct io_sock predecessor;                          /* ends when the process before accepts no more */
-    void (*on_handed_over)(void *arg);                   /* set by cli_ */
-    void *on_handed_over_arg;
+    void (*on_taking_over)(void *arg), (*on_handed_over)(void *arg); /* set by cli_ */
+    void *hand_over_arg;
     bool handed_over;
 };
 

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -11,7 +12,7 @@ import time
 import pytest
 
 import harness
-from harness import GET, OK, ONE, SLACK, Client, Eof, until
+from harness import GET, OK, ONE, SLACK, Client, Eof, stopped, until
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -243,6 +244,123 @@ endpoint = slow.test:80
 [route r]
 backend = s
 """
+
+
+def dns_answer(query):
+    """127.0.0.1 for an A question, nothing for any other; TTL 300."""
+    end = query.index(b"\0", 12) + 5
+    a = query[end - 4:end - 2] == b"\0\1"
+    record = b"\xc0\x0c\0\1\0\1" + struct.pack(">IH", 300, 4) + b"\x7f\0\0\1"
+    return query[:2] + b"\x81\x80\0\1" + (b"\0\1" if a else b"\0\0") + b"\0\0\0\0" + query[12:end] + (record if a else b"")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_nothing_comes_to_a_new_process_before_it_is_ready(fresh, workers):
+    """It does not know yet where the upstream is: until it does, the old process serves every connection, and /readyz says yes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(0.1)
+        gate, ending, asked = threading.Event(), threading.Event(), []
+
+        def serve():
+            while not ending.is_set():
+                try:
+                    query, peer = server.recvfrom(512)
+                except TimeoutError:
+                    continue
+                asked.append(peer)
+                if gate.is_set():
+                    server.sendto(dns_answer(query), peer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        load = None
+        try:
+            gate.set()
+            e = answering(fresh(ONE))
+            e.ramjet.write(NAMED.format(port=server.getsockname()[1]).replace("slow.test:80", f"slow.test:{e.U.port}"))
+            hand_over(e).wait(20)
+            assert e.get().status == 200
+            e.ramjet.workers = workers
+            e.ramjet.write(e.ramjet.config)
+            gate.clear()
+            load, before, old = Load(e.ramjet.port), len(asked), e.ramjet.process
+            old.send_signal(signal.SIGUSR2)
+            pid = int(said(e, r"hand-over: process (\d+) is starting", 2)[-1])
+            until(lambda: len(asked) > before, 10, "a question of the new process")
+            for _ in range(20):
+                load.more(20)
+                assert e.ramjet.admin("/readyz").status == 200
+            gate.set()
+            said(e, r"handed over to process (\d+)", 2)
+            e.ramjet.process = Successor(pid)
+            load.more()
+            assert old.wait(20) == 0
+        finally:
+            ending.set()
+            thread.join()
+            if load:
+                load.end()
+
+
+def test_a_process_that_ends_lets_no_other_take_over(fresh):
+    """SIGTERM while a new process is starting ends both, and cuts nothing that is under way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        e = fresh(ONE)
+        gate = threading.Event()
+        e.U.play_by_target({b"/slow": [gate, OK]})
+        slow = e.client().send(GET.replace(b" / ", b" /slow "))
+        until(lambda: len(e.U.requests) == 1, 5, "the slow request")
+        e.ramjet.write(NAMED.format(port=silent.getsockname()[1])) # the new one waits five seconds for the name
+        e.ramjet.signal(signal.SIGUSR2)
+        pid = int(said(e, r"hand-over: process (\d+) is starting")[0])
+        e.ramjet.signal(signal.SIGTERM)
+        until(lambda: Successor(pid).poll() is not None or not os.path.exists(f"/proc/{pid}"), 3 * SLACK, "the end of the new process")
+        assert "handed over" not in e.ramjet.stderr()
+        gate.set()
+        assert slow.response().status == 200
+        assert e.ramjet.wait(20) == 0
+
+
+def test_a_hand_over_may_follow_one_that_has_just_failed(fresh):
+    """The end of the new process and the next SIGUSR2 are seen in one turn of the loop."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        e = fresh(NAMED.format(port=silent.getsockname()[1]))
+        for turn in range(1, 4):
+            e.ramjet.signal(signal.SIGUSR2)
+            pid = int(said(e, r"hand-over: process (\d+) is starting", turn)[-1])
+            stopped(e)
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] == "Z", 5, "its end")
+            e.ramjet.signal(signal.SIGUSR2)
+            e.ramjet.signal(signal.SIGCONT)
+            said(e, r"the new process went away; this one goes on", turn)
+            said(e, r"hand-over: not now: (?:the last new process has ended just now|a new process is starting already)", turn)
+            assert e.ramjet.admin("/readyz").status == 200
+
+
+def test_the_first_process_of_a_container_passes_signals_on_while_it_drains(engine):
+    """After a hand-over SIGTERM goes to process 1, which still has a request under way: the process that serves must end too."""
+    e = answering(harness.Edge(engine, ONE, prefix=["unshare", "--pid", "--fork", "--kill-child"]))
+    gate = threading.Event()
+    try:
+        e.U.play_by_target({b"/slow": [gate, OK]}, OK)
+        first = int(open(f"/proc/{e.ramjet.pid}/task/{e.ramjet.pid}/children").read().split()[0])
+        slow = e.client().send(GET.replace(b" / ", b" /slow "))
+        until(lambda: len(e.U.requests) == 1, 5, "the slow request")
+        os.kill(first, signal.SIGUSR2)
+        said(e, r"handed over to process \d+")
+        assert e.get().status == 200
+        os.kill(first, signal.SIGTERM)
+        until(lambda: len(re.findall(r"draining after", e.ramjet.stderr())) == 2, 10 * SLACK, "the drain of the process that serves")
+        gate.set()
+        assert e.ramjet.wait(20) == 0
+        slow.close()
+    finally:
+        gate.set()
+        e.kill()
 
 
 def test_a_second_hand_over_waits_for_the_first(fresh):

@@ -12982,6 +12982,7 @@ static void rc_put_fields(struct rc *rc, struct str_builder *b, struct rt_rules 
         str_put(&fields, S("\r\n"));
     }
     for (uint32_t i = 0; i < c->hide_headers.n; i++) rc_take_name(rc, b, r, names, c->hide_headers.v[i], false);
+    RJ_BUG_ON(fields.failed);
     r->fields = rc_put_text(b, str_built(&fields));
     r->names.at = rc_put_bytes(b, names, r->names.n * sizeof *names);
     if (c->custom_headers.n || c->hide_headers.n) r->uses |= RT_SETS_FIELDS;
@@ -13045,6 +13046,7 @@ static struct rt_rules *rc_rules_of(struct rc *rc, const struct cfg *c, struct s
         if (c->x_forwarded_prefix.n) r.forwarded_prefix = rc_put_field(&b, S("X-Forwarded-Prefix"), c->x_forwarded_prefix);
     }
     rc_put_fields(rc, &b, &r, c);
+    RJ_BUG_ON(b.failed);                                 /* half a block would be read past its end */
     out = mem_arena_alloc(&rc->scratch, b.n);
     r.size = (uint32_t)b.n;
     memcpy(out, b.p, b.n);

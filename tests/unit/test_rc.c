@@ -740,3 +740,37 @@ UT(rc_steps_give_what_the_whole_gives)
         rc_ut_close(&u);
     }
 }
+
+/* A table that is made while memory runs out is the right one, or the process ends: never half a block of rules. */
+UT(rc_without_memory_makes_the_whole_table_or_none)
+{
+    static const char ini[] = "[backend s]\nendpoint = 10.0.0.1:80\n[route r]\nbackend = s\nhide-headers = X-One, X-Two, X-Three\ncustom-headers = X-Four: "
+                              "a text that is longer than what the builder begins with, so that it has to grow once more for it\ndenylist-source-range = 10.0.0.0/8\n";
+    struct rc_ut u;
+    uint64_t want;
+    int whole = 0;
+
+    rc_ut_open(&u, ini);
+    rc_ut_compile(&u);
+    want = rt_live()->digest;
+    rc_ut_close(&u);
+    fflush(stdout);
+    for (int k = 1; k <= 24; k++) {
+        int status = 0, child = fork();
+
+        if (child == 0) {
+            signal(SIGABRT, SIG_DFL);
+            dup2(open("/dev/null", O_WRONLY), 2);
+            rc_ut_open(&u, ini);
+            mem_fail_at = k;
+            rc_compile(&u.rc, &u.changes);
+            mem_fail_at = 0;
+            rt_publish(&u.changes, u.rc.cfg, 1, 1);
+            _exit(rt_live()->digest == want ? 0 : 3);
+        }
+        UT_REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
+        whole += status == 0;
+        UT_CHECK(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT));
+    }
+    UT_CHECK(whole > 0);
+}

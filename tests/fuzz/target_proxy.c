@@ -67,11 +67,15 @@ static struct {
 
 static void fzp_publish(uint32_t version)
 {
+    long fail_at = mem_fail_at;
+
+    mem_fail_at = 0;                                     /* the control path ends the process instead */
     rc_set_config(&fzp_table.rc, fzp_table.cfg[version]);
     rc_compile(&fzp_table.rc, &fzp_table.changes);
     rt_publish(&fzp_table.changes, fzp_table.cfg[version], 1, 1);
     rcu_collect();
     rt_collect();
+    mem_fail_at = fail_at;
 }
 
 /* ---- a slow reader of messages ---- */

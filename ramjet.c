@@ -13691,17 +13691,24 @@ static struct up_health *up_health_add(uint64_t key)
     }
     rj.health_n++;
     atomic_store_explicit(&h->down, 0, memory_order_relaxed); /* the release below */
+    atomic_store_explicit(&h->back_ms, 0, memory_order_relaxed); /* the same */
     atomic_store_explicit(&h->key, key, memory_order_release); /* up_health_find acquires */
     atomic_fetch_add_explicit(&rj.health_version, 1, memory_order_release); /* up_group_for acquires */
     return h;
 }
 
-/* Nothing checks this place any more. A worker that still looks at it sees a healthy endpoint. Control thread. */
+/* Nothing checks this place any more. A worker that still looks at it sees a healthy endpoint. Places behind which no key stands are as if
+ * they were never used, so that a search does not grow longer with every endpoint that ever was. Control thread. */
 static void up_health_drop(struct up_health *h)
 {
+    uint32_t at = (uint32_t)(h - rj.health);
+
     rj.health_n--;
     atomic_store_explicit(&h->down, 0, memory_order_relaxed); /* a hint for pickers; orders nothing */
     atomic_store_explicit(&h->key, UP_HEALTH_FREE, memory_order_relaxed); /* the same */
+    if (!atomic_load_explicit(&rj.health[(at + 1) % UP_HEALTH_PLACES].key, memory_order_relaxed)) /* written here and in up_health_add only */
+        for (; atomic_load_explicit(&rj.health[at].key, memory_order_relaxed) == UP_HEALTH_FREE; at = (at + UP_HEALTH_PLACES - 1) % UP_HEALTH_PLACES)
+            atomic_store_explicit(&rj.health[at].key, 0, memory_order_relaxed); /* as above: no key stands behind it */
     atomic_fetch_add_explicit(&rj.health_version, 1, memory_order_release); /* up_group_for acquires */
 }
 

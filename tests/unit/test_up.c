@@ -330,6 +330,26 @@ UT(up_health_table_ends_where_it_says)
     up_health_drop(up_health_find(up_health_key(3, 0)));
 }
 
+/* Endpoints that come and go: a place says nothing of the one that had it, and no search has to pass those of all that ever were. */
+UT(up_health_forgets_what_is_gone)
+{
+    struct up_health *h;
+    uint32_t marks = 0;
+
+    for (uint64_t i = 0; i < 3 * UP_HEALTH_PLACES; i++) {
+        h = up_health_add(up_health_key(9, i));
+        UT_REQUIRE(h != NULL);
+        UT_INT(atomic_load(&h->back_ms), 0);
+        atomic_store(&h->back_ms, 77);
+        if (i >= 100) up_health_drop(up_health_find(up_health_key(9, i - 100)));
+        UT_CHECK(i < 50 || up_health_find(up_health_key(9, i - 50)) != NULL);
+    }
+    for (uint64_t i = 3 * UP_HEALTH_PLACES - 100; i < 3 * UP_HEALTH_PLACES; i++) up_health_drop(up_health_find(up_health_key(9, i)));
+    for (uint32_t i = 0; i < UP_HEALTH_PLACES; i++) marks += atomic_load(&rj.health[i].key) != 0;
+    UT_INT(marks, 0);
+    UT_INT(rj.health_n, 0);
+}
+
 UT(up_retry_budget_is_a_part_of_the_requests)
 {
     static const uint32_t w[] = {1};

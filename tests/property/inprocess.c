@@ -208,7 +208,7 @@ static void play(struct stream *s)
 static void open_proxy(void)
 {
     static const char text[] = "[ramjet]\nadmin = off\ndisable-access-log = true\nlarge-client-header-buffers = 4 8k\nmax-request-headers = 100\nproxy-body-size = 1m\n"
-                               "client-header-timeout = 1h\nclient-body-timeout = 1h\nkeep-alive = 1h\nsend-timeout = 1h\nproxy-read-timeout = 1h\nproxy-send-timeout = 1h\n"
+                               "client-header-timeout = 1h\nclient-body-timeout = 1h\nkeep-alive = 1h\nsend-timeout = 1h\nproxy-connect-timeout = 1h\nproxy-read-timeout = 1h\nproxy-send-timeout = 1h\n"
                                "upstream-keepalive-timeout = 1h\n[backend u]\nendpoint = 10.0.0.1:8001\n[route host]\nhost = a.test\npath = /\ntype = prefix\nbackend = u\n"
                                "[route anywhere]\npath = /any\ntype = prefix\nbackend = u\n";
     struct cfg_input in = {.file_name = "edge.ini", .text = str_of(text, sizeof text - 1)};

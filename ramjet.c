@@ -9736,11 +9736,76 @@ static bool k8s_may_rotate(const struct k8s_watch *w)
     return w->trouble == K8S_REFUSED && (c->token_file.path || c->ca_file.path || c->cert_file.path);
 }
 
+/* Whether a line about another watch that is down tells the same. */
+static bool k8s_is_told(const struct k8s_watch *w)
+{
+    const struct k8s *k = w->k8s;
+
+    for (uint32_t i = 0; i < k->nwatches; i++) {
+        const struct k8s_watch *o = &k->watches[i];
+
+        if (o != w && o->told && !o->is_quiet && !o->up && o->trouble == w->trouble && !strcmp(o->why, w->why)) return true;
+    }
+    return false;
+}
+
+/* Logs why w is down: every sort of trouble once in a spell, however often it is met, and what all watches suffer alike only for one. */
+static void k8s_tell_down(struct k8s_watch *w)
+{
+    unsigned bit = 1U << w->trouble;
+    bool news = !w->told || (!(w->told & bit) && (w->trouble == K8S_REFUSED || w->k8s->now_ms - w->logged_ms >= K8S_LOG_MS));
+    char name[128];
+
+    if (!news) return;
+    if (!k8s_is_told(w)) {
+        log_warn("k8s", "%s: %s; retrying, the last state is kept", k8s_watch_name(w, name), w->why);
+        w->is_quiet = false;
+    } else if (!w->told) {
+        w->is_quiet = true;
+    }
+    w->logged_ms = w->k8s->now_ms;
+    w->told |= (uint8_t)bit;
+}
+
+/* The spells of the watches that are well again end, with one line for all of them; one whose trouble was told by another gets its own
+ * line now if it still lasts. A spell ends only when the watch has been up for a while: one that flaps stays in it. Returns in how many
+ * milliseconds to ask again; 0: when another watch comes up. */
+static uint32_t k8s_calm(struct k8s *k)
+{
+    char text[512], name[128];
+    struct str_builder b = str_fixed(text, sizeof text - 1);
+    uint32_t next_ms = 0;
+
+    for (uint32_t i = 0; i < k->nwatches; i++) {
+        const struct k8s_watch *w = &k->watches[i];
+        uint64_t up_ms = k->now_ms - w->up_ms;
+
+        if (w->told && w->up && up_ms < K8S_HEALTHY_MS && K8S_HEALTHY_MS - up_ms > next_ms) next_ms = (uint32_t)(K8S_HEALTHY_MS - up_ms);
+    }
+    if (next_ms) return next_ms;
+    for (uint32_t i = 0; i < k->nwatches; i++) {
+        struct k8s_watch *w = &k->watches[i];
+
+        if (!w->told || !w->up) continue;
+        if (b.n + sizeof name < sizeof text) str_putf(&b, "%s%s", b.n ? ", " : "", k8s_watch_name(w, name));
+        w->told = 0;
+        w->is_quiet = false;
+    }
+    if (b.n) log_info("k8s", STR_FMT ": recovered, watching", STR_ARG(str_built(&b)));
+    for (uint32_t i = 0; i < k->nwatches; i++) {
+        struct k8s_watch *w = &k->watches[i];
+
+        if (!b.n || w->up || !w->is_quiet || k8s_is_told(w)) continue;
+        log_warn("k8s", "%s: %s; retrying, the last state is kept", k8s_watch_name(w, name), w->why);
+        w->is_quiet = false;
+    }
+    return 0;
+}
+
 /* Something went wrong: notes and logs it (once per spell), gives the connection up and backs off. */
 RJ_PRINTF(3, 4) static void k8s_fail(struct k8s_watch *w, enum k8s_trouble trouble, const char *fmt, ...)
 {
     struct k8s_kind_stats *stats = &w->k8s->kind[w->kind];
-    bool news = !w->logged_down || (w->logged_trouble != trouble && (trouble == K8S_REFUSED || w->k8s->now_ms - w->logged_ms >= K8S_LOG_MS));
     char name[128];
     va_list ap;
 
@@ -9753,17 +9818,13 @@ RJ_PRINTF(3, 4) static void k8s_fail(struct k8s_watch *w, enum k8s_trouble troub
         w->cont.n = 0;
         w->pages = 0;
         stats->relists++;
-        log_info("k8s", "%s: %s: listing again", k8s_watch_name(w, name), w->why);
+        if (!w->gone_tries) log_info("k8s", "%s: %s: listing again", k8s_watch_name(w, name), w->why);
     } else {
         stats->failures++;
         memcpy(stats->last_error, w->why, sizeof stats->last_error);
-        if (news) {
-            log_warn("k8s", "%s: %s; retrying, the last state is kept", k8s_watch_name(w, name), w->why);
-            w->logged_ms = w->k8s->now_ms;
-            w->logged_trouble = (uint8_t)trouble;
-        }
-        w->logged_down = true;
+        w->trouble = (uint8_t)trouble;
         w->up = false;
+        k8s_tell_down(w);
     }
     w->trouble = (uint8_t)trouble;
     w->wait_ms = k8s_retry_ms(w, trouble);
@@ -10183,11 +10244,24 @@ static void k8s_wake_others(struct k8s_watch *w)
     }
 }
 
+/* A spell may end in so many milliseconds. */
+static void k8s_calm_arm(struct k8s *k, uint32_t ms)
+{
+    if (k->loop && ms && !k->calm.deadline_ms) clk_arm(&k->loop->clk, &k->calm, ms);
+}
+
+static void k8s_on_calm(struct clk_timer *t)
+{
+    struct k8s *k = RJ_CONTAINER(t, struct k8s, calm);
+
+    k->now_ms = k->loop->clk.now_ms;
+    k8s_calm_arm(k, k8s_calm(k));
+}
+
 static void k8s_on_head(struct k8s_watch *w)
 {
     const struct http_msg *m = &w->h1.msg;
     bool list = w->state == K8S_WAIT_LIST_HEAD;
-    char name[128];
 
     w->status = m->status;
     w->reuse = m->keep_alive && m->framing != HTTP_BODY_EOF;
@@ -10211,9 +10285,9 @@ static void k8s_on_head(struct k8s_watch *w)
     k8s_to(w, list ? K8S_WAIT_LIST_BODY : K8S_WAIT_WATCH_BODY);
     if (list) return;
     w->event = K8S_NO_EVENT;
-    if (w->logged_down) log_info("k8s", "%s: recovered, watching", k8s_watch_name(w, name));
-    w->logged_down = false;
+    if (!w->up) w->up_ms = w->k8s->now_ms;
     w->up = true;
+    if (w->told) k8s_calm_arm(w->k8s, K8S_HEALTHY_MS);
     w->k8s->kind[w->kind].last_error[0] = 0;
 }
 
@@ -10645,7 +10719,7 @@ static void k8s_watch_fini(struct k8s_watch *w)
  * are lent until k8s_stop has ended. No I/O yet. */
 static void k8s_init(struct k8s *k, struct k8s_config *cfg, struct obj_store *store, const struct str *ns, uint32_t nns)
 {
-    *k = (struct k8s){.cfg = cfg, .store = store};
+    *k = (struct k8s){.cfg = cfg, .store = store, .calm.fire = k8s_on_calm};
     k->watches = mem_need((size_t)OBJ_KIND_COUNT * (nns ? nns : 1) * sizeof *k->watches);
     for (unsigned kind = 0; kind < OBJ_KIND_COUNT; kind++) {
         uint32_t n = k8s_kinds[kind].namespaced && nns ? nns : 1;
@@ -10676,6 +10750,7 @@ static void k8s_start(struct k8s *k, struct io_loop *loop, struct dns *dns, void
 static void k8s_stop(struct k8s *k)
 {
     k->stopping = true;
+    if (k->loop) clk_drop(&k->loop->clk, &k->calm);
     for (uint32_t i = 0; i < k->nwatches; i++) {
         struct k8s_watch *w = &k->watches[i];
 
@@ -10720,7 +10795,7 @@ static void k8s_render_state(const struct k8s *k, struct str_builder *b)
 
         if (w->up && w->listed) continue;
         str_putf(b, "%s: %s", k8s_watch_name(w, name), w->listed ? "not watching" : "not listed yet");
-        if (w->logged_down) str_putf(b, ": %s", w->why);
+        if (!w->up && w->why[0]) str_putf(b, ": %s", w->why);
         str_put_c(b, '\n');
     }
 }

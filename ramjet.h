@@ -1565,9 +1565,9 @@ enum {
     K8S_HEAD_MS = 15000, K8S_BODY_MS = 15000,            /* until a response head; between two reads of a list */
     K8S_PAGE_MS = 120000,                                /* one page in all */
     K8S_FILE_POLL_MS = 250,                              /* of token, CA and client certificate, while something is refused */
-    K8S_RETRY_MS = 100, K8S_RETRY_LINK_MAX_MS = 800, K8S_RETRY_MAX_MS = 30000,
+    K8S_RETRY_MS = 100, K8S_RETRY_LINK_MAX_MS = 800, K8S_RETRY_MAX_MS = 10000,
     K8S_LOG_MS = 10000,                                  /* between two lines about one spell of trouble */
-    K8S_HEALTHY_MS = 5000,                               /* a watch that lasted so long starts its back-off anew */
+    K8S_HEALTHY_MS = 5000,                               /* a watch that lasted so long starts its back-off anew, and its trouble is over */
     K8S_RETRY_AFTER_MAX_S = 60,
     K8S_HEAD_BYTES_MAX = 32768,
     K8S_ERROR_BYTES_MAX = 16384,
@@ -1623,14 +1623,14 @@ struct k8s_watch {
     uint8_t kind;                                        /* enum obj_kind */
     uint8_t state;                                       /* enum k8s_state */
     uint8_t trouble;                                     /* enum k8s_trouble, of the last failure */
-    uint8_t logged_trouble;                              /* the one that was logged last: a refusal is always news, its cause is elsewhere */
+    uint8_t told;                                        /* a bit for each trouble of the present spell that has been dealt with in the log; 0: no spell */
     uint8_t at;                                          /* enum k8s_at: where in the JSON text */
     uint8_t meta_up;                                     /* where to go on behind metadata */
     uint8_t event;                                       /* enum k8s_event */
     bool in_continue;                                    /* the metadata text that follows is the continue token */
     bool listed;                                         /* the first list is in the store */
     bool up;                                             /* the watch was accepted and nothing has failed since */
-    bool logged_down;
+    bool is_quiet;                                       /* a line about another watch speaks for this one */
     bool reuse;                                          /* the connection outlives this response */
     struct str ns;                                       /* empty: all namespaces */
     struct str_builder version;                          /* resourceVersion to watch from; empty: list first */
@@ -1641,6 +1641,7 @@ struct k8s_watch {
     uint32_t tries, link_tries, gone_tries;              /* failures in a row */
     uint32_t quick;                                      /* grows with watches in a row that ended at once */
     uint64_t logged_ms, retry_at_ms;
+    uint64_t up_ms;                                      /* since when it is up */
     uint32_t cfg_changes;                                /* of the configuration that was refused */
     uint32_t answers;                                    /* on this connection */
     uint32_t retry_after_s;
@@ -1694,6 +1695,7 @@ struct k8s {
     uint32_t mark;                                       /* last one given to a list */
     bool stopping;
     bool is_synced;
+    struct clk_timer calm;                               /* when a spell of trouble may be over */
     struct k8s_watch *watches;
     struct k8s_kind_stats kind[OBJ_KIND_COUNT];
 };

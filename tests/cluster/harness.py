@@ -184,8 +184,8 @@ class CA:
         if done.returncode:
             raise RuntimeError("openssl %s: %s" % (args[0], done.stdout))
 
-    def issue(self, name, subject, sans=(), client=False, ec=False):
-        """Issues name.crt and name.key; returns both paths."""
+    def issue(self, name, subject, sans=(), client=False, ec=False, dates=None):
+        """Issues name.crt and name.key; returns both paths. dates: when it begins and ends to be valid, as 20400101000000Z; else from now."""
         cert, key = (os.path.join(self.folder, name + end) for end in (".crt", ".key"))
         if os.path.exists(cert):
             return cert, key
@@ -197,9 +197,21 @@ class CA:
             f.write("extendedKeyUsage=%s\n" % ("clientAuth" if client else "serverAuth"))
             if sans:
                 f.write("subjectAltName=" + ",".join(sans) + "\n")
-        self._openssl("x509", "-req", "-sha256", "-days", "3650", "-in", csr, "-CA", self.cert, "-CAkey", self.key,
-                      "-CAcreateserial", "-extfile", ext, "-out", cert)
+        if dates:
+            self._issue_dated(csr, ext, cert, dates)
+        else:
+            self._openssl("x509", "-req", "-sha256", "-days", "3650", "-in", csr, "-CA", self.cert, "-CAkey", self.key,
+                          "-CAcreateserial", "-extfile", ext, "-out", cert)
         return cert, key
+
+    def _issue_dated(self, csr, ext, cert, dates):
+        """`openssl x509` sets no dates; `openssl ca` does, and wants a folder of files for it."""
+        config, index = cert + ".cnf", cert + ".index"
+        open(index, "w").close()
+        with open(config, "w") as f:
+            f.write("[ca]\ndefault_ca=c\n[c]\ndatabase=%s\nrand_serial=yes\ndefault_md=sha256\npolicy=p\nunique_subject=no\n[p]\ncommonName=supplied\n" % index)
+        self._openssl("ca", "-batch", "-notext", "-config", config, "-in", csr, "-out", cert, "-outdir", self.folder, "-cert", self.cert,
+                      "-keyfile", self.key, "-extfile", ext, "-startdate", dates[0], "-enddate", dates[1])
 
 
 SERVER_SANS = ("DNS:localhost", "DNS:kubernetes", "DNS:kubernetes.default", "DNS:kubernetes.default.svc",

@@ -11,6 +11,9 @@ a real one does not do on demand. The test drives it from its own thread:
     server.chunk_size, server.write_size = 7, 3    # cut HTTP chunks, and writes
     server.inject("Ingress", b'{"type":"MODI')     # raw bytes into the watch stream
     server.compact()                               # old resource versions get 410
+    server.pause_s = 0.5                           # before every answer, and a tenth of it between pieces of write_size
+    server.deaf.clear()                            # new connections are taken, and nothing is said on them until deaf.set()
+    server.date = "Tue, 01 Jan 1980 00:00:00 GMT"  # a Date field in every answer
 """
 
 import base64
@@ -130,6 +133,9 @@ class Scripted:
         self.expire_continue = 0        # how many continue tokens are refused with 410
         self.chunk_size = self.write_size = None
         self.list_chunked = False
+        self.pause_s, self.date = 0, None
+        self.deaf = threading.Event()
+        self.deaf.set()
         self.port = new_port()
         self.url = "https://%s:%d" % (SERVER_IP, self.port)
         self.use_certificate(*ca.issue("scripted-ec" if ec else "scripted", "/CN=scripted", SERVER_SANS, ec=ec))
@@ -147,6 +153,8 @@ class Scripted:
         self.context = context
 
     def listen(self):
+        if self.listener:
+            return
         self.listener = socket.socket()
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.listener.bind((SERVER_IP, self.port))
@@ -164,6 +172,7 @@ class Scripted:
 
     def close(self):
         self.closed = True
+        self.deaf.set()
         self.unlisten()
 
     def put(self, *objs, event=True):
@@ -270,6 +279,8 @@ class Scripted:
             threading.Thread(target=conn.run, daemon=True).start()
 
     def answer(self, conn, request):
+        if self.pause_s:
+            time.sleep(self.pause_s)
         with self.lock:
             self.requests.append(request)
             rule = next((r for r in self.rules if r["left"] > 0 and r["verb"] in (None, request.verb)
@@ -340,6 +351,9 @@ class Connection:
 
     def run(self):
         try:
+            if not self.server.deaf.is_set():
+                self.server.deaf.wait(120)
+                raise Close
             self.raw.settimeout(10)
             self.sock = self.server.context.wrap_socket(self.raw, server_side=True)
             self.sock.settimeout(120)
@@ -377,6 +391,8 @@ class Connection:
         """Every piece of write_size bytes is a TLS record and a segment of its own."""
         size = self.server.write_size or len(data) or 1
         for i in range(0, len(data), size):
+            if i and self.server.pause_s:
+                time.sleep(self.server.pause_s / 10)
             self.sock.sendall(data[i:i + size])
 
     def chunk(self, data):
@@ -384,7 +400,8 @@ class Connection:
         self.write(b"".join(b"%x\r\n%s\r\n" % (len(data[i:i + size]), data[i:i + size]) for i in range(0, len(data), size)))
 
     def send(self, code, body, fields=None, chunked=False):
-        head = "HTTP/1.1 %d Scripted\r\n" % code + "".join("%s: %s\r\n" % f for f in (fields or {}).items())
+        fields = dict(fields or {}, **({"Date": self.server.date} if self.server.date else {}))
+        head = "HTTP/1.1 %d Scripted\r\n" % code + "".join("%s: %s\r\n" % f for f in fields.items())
         if chunked:
             self.write((head + "Transfer-Encoding: chunked\r\n\r\n").encode())
             self.chunk(body)
@@ -458,7 +475,8 @@ class Watch:
                         self.queue.put(("event", event_type, obj))
             server.watches.append(self)
         try:
-            self.conn.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+            date = b"Date: %s\r\n" % server.date.encode() if server.date else b""
+            self.conn.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + date + b"Transfer-Encoding: chunked\r\n\r\n")
             end = time.monotonic() + float(query.get("timeoutSeconds") or 1800)
             while True:
                 if self.conn.peer_closed():

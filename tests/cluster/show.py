@@ -1,8 +1,8 @@
 """Measurements on a real API server: how fast changes are served, and what they cost.
 
-    tests/cluster/run --show [--engines epoll,uring] [--parts changes,churn,scale,loss,silent,lookup] [--count 5000] [--quick]
+    tests/cluster/run --show [--engines epoll,uring] [--parts changes,churn,scale,loss,silent,lookup,faults] [--count 5000] [--quick]
 
-Prints a Markdown table and writes bench/results/cluster.json. The binary is
+Prints a Markdown table and writes bench/results/cluster.json, in which parts that were not measured keep their figures. The binary is
 RAMJET_BIN, else build/ramjet, else ./ramjet.
 
 changes  Ingress create, change, delete and EndpointSlice change, 50 times each
@@ -10,6 +10,8 @@ churn    1,000 Ingress creates and deletes beside a steady load on another host
 scale    --count Ingresses with two paths, a service and a slice each
 loss     SIGKILL and restart of the API server under load; token rotation
 silent   a watch that says nothing any more
+faults   the API server's faults of faults.py, --fault-seconds each, beside a load of 100 requests a second; after a fault that waits for a
+         retry, the pause between two tries is what its end costs
 lookup   CPU per request with one host and with --count hosts before the same upstream
 """
 
@@ -491,6 +493,43 @@ def silent(bed, engine):
         server.close()
 
 
+def faults(bed, engine, seconds, state):
+    """Every fault once, one Ramjet each."""
+    import faults as table
+    import scripted
+    if "other" not in state:
+        state["other"] = CA(os.path.join(WORK, "other-ca"), "another CA")
+    out = {}
+
+    def one(name, stage, run, fault, host, **options):
+        with bed.ramjet(engine, **stage.options(), **options) as r:
+            r.expect(host, "/", A + ":8080")
+            load = Steady(r, host, rate=100, conns=2, idle=20)
+            try:
+                got = run(fault, stage, r, load, seconds, 1, wait_s=60)
+            finally:
+                figures_ = load.stop()
+        got.update(told=len(got["told"]), recovered=len(got["recovered"]), idle_lost=figures_["idle_lost"],
+                   requests=sum(w["requests"] for w in figures_["windows"]), failed=sum(w["failed"] for w in figures_["windows"]))
+        out[name] = got
+    for name, fault in table.FAULTS.items():
+        server = scripted.Scripted(bed.ca)
+        try:
+            server.put(ingress_class("ramjet"), *app("shop", "web", A), ingress("shop", "web", [("web.test", "/", "Prefix", "web", 80)]))
+            one(name, table.Stage(server, bed.ca, state["other"], os.path.join(WORK, "account-%s-%d" % (engine, server.port))),
+                table.run_fault, fault, "web.test")
+        finally:
+            server.close()
+    for n, (name, fault) in enumerate(table.REAL_FAULTS.items()):
+        ns = bed.kube.namespace("fault%d-%s" % (n, engine))
+        stage = table.RealStage(bed.api, bed.kube, state["other"], ns, os.path.join(WORK, "account-" + ns))
+        try:
+            one("real server: " + name, stage, table.run_real_fault, fault, "web." + ns, watch_namespace=ns)
+        finally:
+            stage.close()
+    return out
+
+
 # -------------------------------------------------------------------- output
 
 def rows(results):
@@ -534,6 +573,9 @@ def rows(results):
     add("loss: next change served after the server is ready, median / max", "1.5 s",
         lambda r: "%(median)g / %(max)g s" % r["loss"]["served_after_ready_s"]["plain"])
     add("loss, token rotated meanwhile, median / max", "1.5 s", lambda r: "%(median)g / %(max)g s" % r["loss"]["served_after_ready_s"]["token rotated"])
+    for name in sorted({f for r in results.values() for f in r.get("faults", {})}):
+        add("fault, %s: until the store is right; CPU s/s meanwhile (before); lines; failed of requests" % name, "-; -; -; 0",
+            lambda r: "%(healed_s)g s; %(cpu)g (%(idle_cpu)g); %(told)d + %(recovered)d; %(failed)d of %(requests)d" % r["faults"][name])
     add("silent watch noticed", "40 s", lambda r: "%g s" % r["silent"]["noticed_after_s"])
     return out
 
@@ -547,8 +589,9 @@ def table(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engines", default=",".join(ENGINES))
-    parser.add_argument("--parts", default="changes,churn,scale,loss,silent,lookup")
+    parser.add_argument("--parts", default="changes,churn,scale,loss,silent,lookup,faults")
     parser.add_argument("--count", type=int, default=5000, help="Ingresses of the part `scale`")
+    parser.add_argument("--fault-seconds", type=float, default=10, help="how long a fault of the part `faults` lasts")
     parser.add_argument("--quick", action="store_true", help="few repetitions, to see that it works")
     options = parser.parse_args()
     parts, quick = options.parts.split(","), options.quick
@@ -562,6 +605,7 @@ def main():
     began, stalled = time.monotonic(), stalled_us()
     run = {"changes": lambda e: changes(bed, e, 5 if quick else 50), "churn": lambda e: churn(bed, e, 60 if quick else 1000, 100),
            "scale": lambda e: scale(bed, e, options.count, 3 if quick else 20, state), "loss": lambda e: loss(bed, e, 1 if quick else 5),
+           "faults": lambda e: faults(bed, e, 2 if quick else options.fault_seconds, state),
            "silent": lambda e: silent(bed, e), "lookup": lambda e: lookup(bed, e, options.count, quick)}
     try:
         # The table of the other parts stays small: `scale` comes last.
@@ -581,8 +625,19 @@ def main():
              "quick": quick, "percent_of_time_a_task_waited_for_a_cpu": round((stalled_us() - stalled) / (time.monotonic() - began) / 1e4)}
     folder = os.path.join(ROOT, "bench", "results")
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "cluster.json"), "w") as f:
-        json.dump({"about": about, "results": results}, f, indent=1)
+    path = os.path.join(folder, "cluster.json")
+    kept = {"about": {}, "results": {}}
+    if os.path.exists(path):
+        with open(path) as f:
+            kept = json.load(f)
+    whole = {e: dict(kept["results"].get(e, {}), **results.get(e, {})) for e in {**kept["results"], **results}}
+    # The figures of each part say under what they were measured; `about` is the last whole run's.
+    if set(parts) >= {"changes", "churn", "scale", "loss", "silent", "lookup"} or not kept["about"]:
+        kept["about"] = dict(about)
+    else:
+        kept["about"].setdefault("parts", {}).update({part: about for part in parts})
+    with open(path, "w") as f:
+        json.dump({"about": kept["about"], "results": whole}, f, indent=1)
         f.write("\n")
     print("%s, %d CPUs (%s), Linux %s; during %d %% of the time some task of the machine waited for a CPU\n"
           % (version, about["cpus"], cpu, about["kernel"], about["percent_of_time_a_task_waited_for_a_cpu"]))

@@ -17900,35 +17900,52 @@ static int ctl_take(struct ctl *c, const char *file_name, struct str text, struc
     return 0;
 }
 
-/* Reads the file; when it differs from the last reading (or force), it is put in service, or refused whole. */
+/* What cannot be read: 0 while that may be the moment between two renames (the timer looks again), -1 when it is to be told, 1 when it has been. */
+static int ctl_judge_unreadable(struct ctl *c, bool force)
+{
+    uint64_t now = c->loop.clk.now_ms;
+    bool told = c->unreadable_told;
+
+    if (!c->unreadable_ms) c->unreadable_ms = now;
+    clk_arm(&c->loop.clk, &c->rewatch, CTL_REWATCH_MS);
+    if (!force && now - c->unreadable_ms < CTL_REWATCH_MS) return 0;
+    c->unreadable_told = true;
+    return told && !force ? 1 : -1;
+}
+
+/* Reads the file; when it differs from the last reading (or force), it is put in service, or refused whole. A file that is replaced all
+ * the time is read at most once in a publish-interval, and for at most a third of the time. */
 static void ctl_reload(struct ctl *c, bool force)
 {
     const char *path = (const char *)c->cfg->config.p;
     struct cfg_report report = {.text = str_growing()};
     struct str_builder text = str_growing();
+    uint64_t began_ns = sys_clock_ns(CLOCK_MONOTONIC), now_ms = c->loop.clk.now_ms;
     int rc;
 
     if (!c->input || !c->cfg->config.n || c->stopping) return;
+    if (!force && now_ms < c->read_again_ms) {
+        clk_arm(&c->loop.clk, &c->rewatch, c->read_again_ms - now_ms);
+        return;
+    }
     rc = cfg_read_file(path, &text);
-    if (rc < 0 && !force) {
-        str_free(&text);
-        if (rc != -ENOENT) clk_arm(&c->loop.clk, &c->rewatch, CTL_REWATCH_MS); /* no descriptor was left, say; between two renames the next event tells more */
-        return;
-    }
-    if (rc >= 0 && !force && str_hash(str_built(&text)) == c->file_hash) {
+    if (rc < 0 ? ctl_judge_unreadable(c, force) >= 0 : !force && !c->unreadable_told && str_hash(str_built(&text)) == c->file_hash) {
+        if (rc >= 0) c->unreadable_ms = 0;
         str_free(&text);
         return;
     }
+    if (rc >= 0) c->unreadable_ms = 0, c->unreadable_told = false;
     c->file_hash = str_hash(str_built(&text));
     if (rc < 0) {
         c->file_errors = 1;
-        log_error("cfg", "%s: cannot be read: %s", path, strerror(-rc));
+        log_error("cfg", "%s: cannot be read: %s; generation %llu stays in service", path, strerror(-rc), (unsigned long long)rj.rt.generation);
     } else if (ctl_take(c, path, str_built(&text), &report) < 0) {
         ctl_log_report(&report);
         log_error("ctl", "%s: %u errors, generation %llu stays in service", path, c->file_errors, (unsigned long long)rj.rt.generation);
     } else {
         log_info("ctl", "%s was read again", (const char *)c->cfg->config.p); /* path went with the old settings */
     }
+    c->read_again_ms = now_ms + c->cfg->publish_interval_ms + 3 * (sys_clock_ns(CLOCK_MONOTONIC) - began_ns) / 1000000;
     str_free(&report.text);
     str_free(&text);
 }

@@ -2634,6 +2634,9 @@ struct ctl {
     uint32_t file_errors;                                /* of the last version; 0: good */
     struct io_sock inotify;
     struct ctl_watch watch[2];                           /* of the file's folder, and of the folder that a link leads to */
+    uint64_t read_again_ms;                              /* not before */
+    uint64_t unreadable_ms;                              /* since when it cannot be read; 0: it can */
+    bool unreadable_told;
     struct clk_timer rewatch;
     /* signals and logs */
     struct io_sock signals;

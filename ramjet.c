@@ -24,6 +24,7 @@
  *   tls_   TLS engines
  *   cfg_   Settings
  *   obj_   Kubernetes objects, projected
+ *   kc_    How to reach an API server
  *   k8s_   Kubernetes list and watch
  *   rt_    Route table
  *   lm_    Limits per client
@@ -9252,27 +9253,19 @@ static int obj_read(struct str text, int (*on)(void *arg, const struct obj_found
 }
 
 /* ============================================================================
- * k8s_ : Kubernetes list and watch
+ * kc_ : How to reach an API server
  *
- * Owns:    struct k8s, struct k8s_watch, struct k8s_config.
- * Calls:   sys_ mem_ str_ clk_ log_ io_ dns_ json_ yml_ http_ h1_ cry_ tls_ obj_
+ * Owns:    struct kc_config, struct kc_file.
+ * Calls:   sys_ mem_ str_ log_ json_ yml_ cry_
  * Threads: control.
- * Rules:   1. The store equals the API server within one watch delay; what is in it stays when the server is gone.
- *          2. Everything from the server is bounded and checked; garbage is logged and backed off from, never guessed at.
- *          3. The machine of a watch does no I/O: bytes and events in, a request, a delay or the end of the connection out.
- *          4. One log line per change of state, not per retry.
+ * Rules:   1. Token, CA and client certificate are read again when their files change; what cannot be read keeps its last value.
+ *          2. What of a kubeconfig is not supported is refused by name, never passed over.
  * ========================================================================== */
-
-static const struct { const char *name, *group, *plural; bool namespaced; } k8s_kinds[OBJ_KIND_COUNT] = {
-#define X(id, name, group, plural, namespaced) [OBJ_##id] = {name, group, plural, namespaced},
-    K8S_KINDS(X)
-#undef X
-};
 
 /* ---- files that rotate ---- */
 
 /* A number that changes when the file at path does; 0 when there is none. */
-static uint64_t k8s_file_stamp(const char *path)
+static uint64_t kc_file_stamp(const char *path)
 {
     struct stat st;
     uint64_t w[5];
@@ -9284,7 +9277,7 @@ static uint64_t k8s_file_stamp(const char *path)
 }
 
 /* Appends the file to out. 0, or -1 with err. */
-static int k8s_file_read(const char *path, struct str_builder *out, size_t max, struct log_err *err)
+static int kc_file_read(const char *path, struct str_builder *out, size_t max, struct log_err *err)
 {
     int fd = sys_open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY, 0);
     size_t before = out->n;
@@ -9304,9 +9297,9 @@ static int k8s_file_read(const char *path, struct str_builder *out, size_t max, 
 }
 
 /* Whether the file must be read (again); the new stamp is noted. */
-static bool k8s_file_changed(struct k8s_file *f, bool force)
+static bool kc_file_changed(struct kc_file *f, bool force)
 {
-    uint64_t stamp = f->path ? k8s_file_stamp(f->path) : 0;
+    uint64_t stamp = f->path ? kc_file_stamp(f->path) : 0;
 
     if (!f->path || (stamp == f->stamp && !force)) return false;
     f->stamp = stamp;
@@ -9315,57 +9308,57 @@ static bool k8s_file_changed(struct k8s_file *f, bool force)
 
 /* ---- configuration ---- */
 
-static void k8s_builder_wipe(struct str_builder *b)
+static void kc_builder_wipe(struct str_builder *b)
 {
     cry_wipe(b->p, b->cap);
     b->n = 0;
 }
 
-static void k8s_config_fini(struct k8s_config *c)
+static void kc_fini(struct kc_config *c)
 {
-    k8s_builder_wipe(&c->token);
+    kc_builder_wipe(&c->token);
     str_free(&c->token);
     cry_wipe((void *)(uintptr_t)c->key_pem.p, c->key_pem.n);
     cry_anchors_put(c->anchors);
     cry_identity_put(c->identity);
     mem_arena_free(&c->arena);
-    *c = (struct k8s_config){0};
+    *c = (struct kc_config){0};
 }
 
 /* A token as it may stand in a header field. */
-static int k8s_config_set_token(struct k8s_config *c, struct str s, struct log_err *err)
+static int kc_set_token(struct kc_config *c, struct str s, struct log_err *err)
 {
     while (s.n && s.p[s.n - 1] <= ' ') s.n--;
     while (s.n && s.p[0] <= ' ') s = str_from(s, 1);
     if (!s.n) return log_fail(err, "the token is empty");
-    if (s.n > K8S_TOKEN_BYTES_MAX) return log_fail(err, "a token of more than %d bytes", K8S_TOKEN_BYTES_MAX);
+    if (s.n > KC_TOKEN_BYTES_MAX) return log_fail(err, "a token of more than %d bytes", KC_TOKEN_BYTES_MAX);
     for (size_t i = 0; i < s.n; i++)
         if (s.p[i] <= ' ' || s.p[i] >= 0x7f) return log_fail(err, "the token holds a space or a byte that is no ASCII");
-    k8s_builder_wipe(&c->token);
+    kc_builder_wipe(&c->token);
     str_put(&c->token, s);
     c->changes++;
     return 0;
 }
 
-static int k8s_load_token(struct k8s_config *c, struct log_err *err)
+static int kc_load_token(struct kc_config *c, struct log_err *err)
 {
     struct str_builder b = str_growing();
-    int rc = k8s_file_read(c->token_file.path, &b, K8S_TOKEN_BYTES_MAX + 2, err);
+    int rc = kc_file_read(c->token_file.path, &b, KC_TOKEN_BYTES_MAX + 2, err);
 
-    if (rc >= 0 && (rc = k8s_config_set_token(c, str_built(&b), err)) < 0) log_wrap(err, "%s", c->token_file.path);
-    k8s_builder_wipe(&b);
+    if (rc >= 0 && (rc = kc_set_token(c, str_built(&b), err)) < 0) log_wrap(err, "%s", c->token_file.path);
+    kc_builder_wipe(&b);
     str_free(&b);
     return rc;
 }
 
-static int k8s_load_ca(struct k8s_config *c, struct log_err *err)
+static int kc_load_ca(struct kc_config *c, struct log_err *err)
 {
     struct str_builder b = str_growing();
     struct cry_anchors *a = NULL;
     const char *where = c->ca_file.path ? c->ca_file.path : "certificate-authority-data";
 
     if (!c->ca_file.path) str_put(&b, c->ca_pem);
-    if (!c->ca_file.path || k8s_file_read(c->ca_file.path, &b, K8S_FILE_BYTES_MAX, err) == 0) {
+    if (!c->ca_file.path || kc_file_read(c->ca_file.path, &b, KC_FILE_BYTES_MAX, err) == 0) {
         a = cry_anchors_new(str_built(&b), err);
         if (!a) log_wrap(err, "%s", where);
     }
@@ -9378,20 +9371,20 @@ static int k8s_load_ca(struct k8s_config *c, struct log_err *err)
     return 0;
 }
 
-static int k8s_load_identity(struct k8s_config *c, struct log_err *err)
+static int kc_load_identity(struct kc_config *c, struct log_err *err)
 {
     struct str_builder cert = str_growing(), key = str_growing();
     struct cry_identity *id = NULL;
     int rc = 0;
 
-    if (c->cert_file.path) rc = k8s_file_read(c->cert_file.path, &cert, K8S_FILE_BYTES_MAX, err);
+    if (c->cert_file.path) rc = kc_file_read(c->cert_file.path, &cert, KC_FILE_BYTES_MAX, err);
     else str_put(&cert, c->cert_pem);
-    if (rc == 0 && c->key_file.path) rc = k8s_file_read(c->key_file.path, &key, K8S_FILE_BYTES_MAX, err);
+    if (rc == 0 && c->key_file.path) rc = kc_file_read(c->key_file.path, &key, KC_FILE_BYTES_MAX, err);
     else if (rc == 0) str_put(&key, c->key_pem);
     if (rc == 0 && !(id = cry_identity_new(str_built(&cert), str_built(&key), err)))
         rc = log_wrap(err, "client certificate %s", c->cert_file.path ? c->cert_file.path : "client-certificate-data");
     str_free(&cert);
-    k8s_builder_wipe(&key);
+    kc_builder_wipe(&key);
     str_free(&key);
     if (rc < 0) return -1;
     cry_identity_put(c->identity);
@@ -9402,29 +9395,29 @@ static int k8s_load_identity(struct k8s_config *c, struct log_err *err)
 
 /* Reads again what has changed on disk (force: everything). What cannot be read keeps its last value: then -1 with err, which is told
  * once per change of the file; 0 otherwise. Token, CA and client certificates rotate while the process runs. */
-static int k8s_config_refresh(struct k8s_config *c, bool force, struct log_err *err)
+static int kc_refresh(struct kc_config *c, bool force, struct log_err *err)
 {
-    bool cert = k8s_file_changed(&c->cert_file, force), key = k8s_file_changed(&c->key_file, force);
+    bool cert = kc_file_changed(&c->cert_file, force), key = kc_file_changed(&c->key_file, force);
     int rc = 0;
 
-    if (k8s_file_changed(&c->token_file, force) && k8s_load_token(c, err) < 0) rc = -1;
-    if (k8s_file_changed(&c->ca_file, force) && k8s_load_ca(c, rc < 0 ? NULL : err) < 0) rc = -1;
-    if ((cert || key) && k8s_load_identity(c, rc < 0 ? NULL : err) < 0) rc = -1;
+    if (kc_file_changed(&c->token_file, force) && kc_load_token(c, err) < 0) rc = -1;
+    if (kc_file_changed(&c->ca_file, force) && kc_load_ca(c, rc < 0 ? NULL : err) < 0) rc = -1;
+    if ((cert || key) && kc_load_identity(c, rc < 0 ? NULL : err) < 0) rc = -1;
     return rc;
 }
 
 /* The first reading: everything that is named must be there. */
-static int k8s_config_load(struct k8s_config *c, struct log_err *err)
+static int kc_load(struct kc_config *c, struct log_err *err)
 {
-    if (k8s_config_refresh(c, true, err) < 0) return -1;
-    if (c->ca_pem.n && !c->ca_file.path && k8s_load_ca(c, err) < 0) return -1;
-    if (c->cert_pem.n && !c->identity && k8s_load_identity(c, err) < 0) return -1;
+    if (kc_refresh(c, true, err) < 0) return -1;
+    if (c->ca_pem.n && !c->ca_file.path && kc_load_ca(c, err) < 0) return -1;
+    if (c->cert_pem.n && !c->identity && kc_load_identity(c, err) < 0) return -1;
     if (c->tls && !c->insecure && !c->anchors)
         return log_fail(err, "no certificate authority: expected certificate-authority, certificate-authority-data or insecure-skip-tls-verify");
     return 0;
 }
 
-static const char *k8s_join_path(struct mem_arena *a, struct str dir, struct str name)
+static const char *kc_join_path(struct mem_arena *a, struct str dir, struct str name)
 {
     struct str_builder b = str_growing();
     struct str s;
@@ -9440,7 +9433,7 @@ static const char *k8s_join_path(struct mem_arena *a, struct str dir, struct str
 }
 
 /* The host of a URL: an address, or a name of letters, digits, '-', '.' and '_'. */
-static bool k8s_host_ok(struct str host)
+static bool kc_host_ok(struct str host)
 {
     if (!host.n || host.n > 253) return false;
     for (size_t i = 0; i < host.n; i++) {
@@ -9452,7 +9445,7 @@ static bool k8s_host_ok(struct str host)
 }
 
 /* Takes an API server's URL apart: http or https, host, port, path prefix. */
-static int k8s_config_set_server(struct k8s_config *c, struct str url, struct log_err *err)
+static int kc_set_server(struct kc_config *c, struct str url, struct log_err *err)
 {
     struct str rest, host;
     size_t at;
@@ -9475,7 +9468,7 @@ static int k8s_config_set_server(struct k8s_config *c, struct str url, struct lo
         return log_fail(err, "server `" STR_FMT "`: expected HOST:PORT with a port of 1 to 65535 (an IPv6 address in brackets)", STR_ARG(url));
     if (!str_to_ip(host, &c->ip)) {
         c->ip = (struct net_addr){0};
-        if (!k8s_host_ok(host)) return log_fail(err, "server `" STR_FMT "`: a bad host name", STR_ARG(url));
+        if (!kc_host_ok(host)) return log_fail(err, "server `" STR_FMT "`: a bad host name", STR_ARG(url));
         c->tls_name = host;
     }
     if (host.n && host.p[0] == '[') host = str_of(host.p + 1, host.n - 2);
@@ -9487,38 +9480,38 @@ static int k8s_config_set_server(struct k8s_config *c, struct str url, struct lo
 
 /* The service account of the pod: KUBERNETES_SERVICE_HOST and _PORT as the caller found them, and the folder with token, ca.crt and
  * namespace. The certificate must be for kubernetes.default.svc, or for the host. Returns 0, or -1 with err; then c is empty. */
-static int k8s_config_from_cluster(struct k8s_config *c, const char *host, const char *port, const char *dir, struct log_err *err)
+static int kc_from_cluster(struct kc_config *c, const char *host, const char *port, const char *dir, struct log_err *err)
 {
     struct str_builder b = str_growing();
     struct log_err ignored;
     int rc;
 
-    *c = (struct k8s_config){.token = str_growing()};
+    *c = (struct kc_config){.token = str_growing()};
     c->source = str_dup(&c->arena, str_z(dir));
     if (!host || !*host || !port || !*port) {
         rc = log_fail(err, "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not both set");
         goto out;
     }
     str_putf(&b, strchr(host, ':') && *host != '[' ? "https://[%s]:%s" : "https://%s:%s", host, port);
-    if ((rc = k8s_config_set_server(c, str_built(&b), err)) < 0) goto out;
+    if ((rc = kc_set_server(c, str_built(&b), err)) < 0) goto out;
     c->alt_name = c->tls_name;
     c->tls_name = S("kubernetes.default.svc");
-    c->token_file.path = k8s_join_path(&c->arena, c->source, S("token"));
-    c->ca_file.path = k8s_join_path(&c->arena, c->source, S("ca.crt"));
+    c->token_file.path = kc_join_path(&c->arena, c->source, S("token"));
+    c->ca_file.path = kc_join_path(&c->arena, c->source, S("ca.crt"));
     b.n = 0;
-    if (k8s_file_read(k8s_join_path(&c->arena, c->source, S("namespace")), &b, 256, &ignored) == 0)
+    if (kc_file_read(kc_join_path(&c->arena, c->source, S("namespace")), &b, 256, &ignored) == 0)
         c->ns = str_dup(&c->arena, str_trim(str_of(b.p, str_find(str_built(&b), '\n'))));
-    if ((rc = k8s_config_load(c, err)) < 0) log_wrap(err, "service account");
+    if ((rc = kc_load(c, err)) < 0) log_wrap(err, "service account");
 out:
     str_free(&b);
-    if (rc < 0) k8s_config_fini(c);
+    if (rc < 0) kc_fini(c);
     return rc;
 }
 
 /* ---- kubeconfig ---- */
 
 /* The element of a list of {name, VALUE} whose name fits, or NULL. */
-static const struct json_node *k8s_named(const struct json_node *root, struct str list, struct str name, struct str value)
+static const struct json_node *kc_named(const struct json_node *root, struct str list, struct str name, struct str value)
 {
     const struct json_node *n = json_find(root, list);
 
@@ -9529,7 +9522,7 @@ static const struct json_node *k8s_named(const struct json_node *root, struct st
 }
 
 /* A text member; false with err when it is there and of another type. */
-static bool k8s_text(const struct json_node *n, struct str key, struct str *out, struct log_err *err)
+static bool kc_text(const struct json_node *n, struct str key, struct str *out, struct log_err *err)
 {
     const struct json_node *c = json_find(n, key);
 
@@ -9540,7 +9533,7 @@ static bool k8s_text(const struct json_node *n, struct str key, struct str *out,
 }
 
 /* FIELD (a path, relative to the file's folder) or FIELD-data (base64); data wins, as in kubectl. */
-static bool k8s_file_or_data(struct k8s_config *c, const struct json_node *n, const char *field, struct str dir, struct k8s_file *file,
+static bool kc_file_or_data(struct kc_config *c, const struct json_node *n, const char *field, struct str dir, struct kc_file *file,
                              struct str *data, struct log_err *err)
 {
     char data_field[64];
@@ -9549,7 +9542,7 @@ static bool k8s_file_or_data(struct k8s_config *c, const struct json_node *n, co
     long len;
 
     snprintf(data_field, sizeof data_field, "%s-data", field);
-    if (!k8s_text(n, str_z(data_field), &s, err)) return false;
+    if (!kc_text(n, str_z(data_field), &s, err)) return false;
     if (s.n) {
         p = mem_arena_alloc(&c->arena, s.n / 4 * 3 + 3);
         len = str_from_base64(s, p);
@@ -9557,29 +9550,29 @@ static bool k8s_file_or_data(struct k8s_config *c, const struct json_node *n, co
         *data = str_of(p, len > 0 ? (size_t)len : 0);
         return len >= 0;
     }
-    if (!k8s_text(n, str_z(field), &s, err)) return false;
-    if (s.n) file->path = k8s_join_path(&c->arena, dir, s);
+    if (!kc_text(n, str_z(field), &s, err)) return false;
+    if (s.n) file->path = kc_join_path(&c->arena, dir, s);
     return true;
 }
 
-static int k8s_config_cluster(struct k8s_config *c, const struct json_node *n, struct str dir, struct log_err *err)
+static int kc_cluster(struct kc_config *c, const struct json_node *n, struct str dir, struct log_err *err)
 {
     const struct json_node *skip = json_find(n, S("insecure-skip-tls-verify"));
     struct str s;
 
-    if (!k8s_text(n, S("server"), &s, err)) return -1;
+    if (!kc_text(n, S("server"), &s, err)) return -1;
     if (!s.n) return log_fail(err, "server is missing");
-    if (k8s_config_set_server(c, s, err) < 0) return -1;
+    if (kc_set_server(c, s, err) < 0) return -1;
     if (json_find(n, S("proxy-url"))) return log_fail(err, "proxy-url is not supported");
     if (skip && skip->type != JSON_BOOL) return log_fail(err, "insecure-skip-tls-verify: found %s, expected true or false", json_type_name(skip->type));
     c->insecure = skip && skip->flag;
-    if (!k8s_file_or_data(c, n, "certificate-authority", dir, &c->ca_file, &c->ca_pem, err)) return -1;
+    if (!kc_file_or_data(c, n, "certificate-authority", dir, &c->ca_file, &c->ca_pem, err)) return -1;
     if (c->insecure && (c->ca_file.path || c->ca_pem.n)) return log_fail(err, "insecure-skip-tls-verify beside a certificate authority: expected one of them");
-    if (!k8s_text(n, S("tls-server-name"), &s, err)) return -1;
+    if (!kc_text(n, S("tls-server-name"), &s, err)) return -1;
     if (s.n) {
         bool is_ip = str_to_ip(s, &c->tls_ip);
 
-        if (!is_ip && !k8s_host_ok(s)) return log_fail(err, "tls-server-name `" STR_FMT "`: a bad host name", STR_ARG(s));
+        if (!is_ip && !kc_host_ok(s)) return log_fail(err, "tls-server-name `" STR_FMT "`: a bad host name", STR_ARG(s));
         if (!is_ip) c->tls_ip = (struct net_addr){0};
         c->tls_name = (struct str){0};
         if (!is_ip) c->tls_name = str_dup(&c->arena, s);
@@ -9587,7 +9580,7 @@ static int k8s_config_cluster(struct k8s_config *c, const struct json_node *n, s
     return 0;
 }
 
-static int k8s_config_user(struct k8s_config *c, const struct json_node *n, struct str dir, struct log_err *err)
+static int kc_user(struct kc_config *c, const struct json_node *n, struct str dir, struct log_err *err)
 {
     static const struct { const char *field, *what; } unsupported[] = {
         {"as", "impersonation"}, {"auth-provider", "an auth provider"}, {"exec", "an exec plugin"}, {"password", "a password"}, {"username", "a user name"},
@@ -9597,73 +9590,91 @@ static int k8s_config_user(struct k8s_config *c, const struct json_node *n, stru
     for (size_t i = 0; i < RJ_COUNT(unsupported); i++)
         if (json_find(n, str_z(unsupported[i].field)))
             return log_fail(err, "%s (%s) is not supported; expected token, tokenFile or a client certificate", unsupported[i].field, unsupported[i].what);
-    if (!k8s_text(n, S("token"), &token, err) || !k8s_text(n, S("tokenFile"), &file, err)) return -1;
-    if (file.n) c->token_file.path = k8s_join_path(&c->arena, dir, file);
-    else if (token.n && k8s_config_set_token(c, token, err) < 0) return -1;
-    if (!k8s_file_or_data(c, n, "client-certificate", dir, &c->cert_file, &c->cert_pem, err)) return -1;
-    if (!k8s_file_or_data(c, n, "client-key", dir, &c->key_file, &c->key_pem, err)) return -1;
+    if (!kc_text(n, S("token"), &token, err) || !kc_text(n, S("tokenFile"), &file, err)) return -1;
+    if (file.n) c->token_file.path = kc_join_path(&c->arena, dir, file);
+    else if (token.n && kc_set_token(c, token, err) < 0) return -1;
+    if (!kc_file_or_data(c, n, "client-certificate", dir, &c->cert_file, &c->cert_pem, err)) return -1;
+    if (!kc_file_or_data(c, n, "client-key", dir, &c->key_file, &c->key_pem, err)) return -1;
     if ((c->cert_file.path || c->cert_pem.n) != (c->key_file.path || c->key_pem.n))
         return log_fail(err, "client-certificate and client-key: expected both or none");
     return 0;
 }
 
-static int k8s_config_context(struct k8s_config *c, const struct json_node *root, struct str context, struct str dir, struct log_err *err)
+static int kc_context(struct kc_config *c, const struct json_node *root, struct str context, struct str dir, struct log_err *err)
 {
     const struct json_node *ctx, *cluster, *user;
     struct str cluster_name, user_name;
 
-    if (!context.n && !k8s_text(root, S("current-context"), &context, err)) return -1;
+    if (!context.n && !kc_text(root, S("current-context"), &context, err)) return -1;
     if (!context.n) return log_fail(err, "no current-context, and no kube-context is set");
-    ctx = k8s_named(root, S("contexts"), context, S("context"));
+    ctx = kc_named(root, S("contexts"), context, S("context"));
     if (!ctx) return log_fail(err, "no context `" STR_FMT "`", STR_ARG(context));
     cluster_name = json_find_text(ctx, S("cluster"));
     user_name = json_find_text(ctx, S("user"));
     c->ns = str_dup(&c->arena, json_find_text(ctx, S("namespace")));
-    cluster = k8s_named(root, S("clusters"), cluster_name, S("cluster"));
+    cluster = kc_named(root, S("clusters"), cluster_name, S("cluster"));
     if (!cluster) return log_fail(err, "context `" STR_FMT "`: no cluster `" STR_FMT "`", STR_ARG(context), STR_ARG(cluster_name));
-    if (k8s_config_cluster(c, cluster, dir, err) < 0) return log_wrap(err, "cluster `" STR_FMT "`", STR_ARG(cluster_name));
-    user = user_name.n ? k8s_named(root, S("users"), user_name, S("user")) : NULL;
+    if (kc_cluster(c, cluster, dir, err) < 0) return log_wrap(err, "cluster `" STR_FMT "`", STR_ARG(cluster_name));
+    user = user_name.n ? kc_named(root, S("users"), user_name, S("user")) : NULL;
     if (user_name.n && !user) return log_fail(err, "context `" STR_FMT "`: no user `" STR_FMT "`", STR_ARG(context), STR_ARG(user_name));
-    if (user && k8s_config_user(c, user, dir, err) < 0) return log_wrap(err, "user `" STR_FMT "`", STR_ARG(user_name));
-    return k8s_config_load(c, err);
+    if (user && kc_user(c, user, dir, err) < 0) return log_wrap(err, "user `" STR_FMT "`", STR_ARG(user_name));
+    return kc_load(c, err);
 }
 
 /* A kubeconfig text, YAML or JSON. path names it in errors and is what relative paths in it start from. context: empty is
  * current-context. Returns 0, or -1 with err; then c is empty. */
-static int k8s_config_from_text(struct k8s_config *c, struct str text, const char *path, struct str context, struct log_err *err)
+static int kc_from_text(struct kc_config *c, struct str text, const char *path, struct str context, struct log_err *err)
 {
     struct mem_arena tree = {0};
     struct str first = text, dir = str_z(path);
     const struct json_node *root;
     int rc;
 
-    *c = (struct k8s_config){.token = str_growing()};
+    *c = (struct kc_config){.token = str_growing()};
     c->source = str_dup(&c->arena, str_z(path));
     while (dir.n && dir.p[dir.n - 1] != '/') dir.n--;
     while (first.n && first.p[0] <= ' ') first = str_from(first, 1);
     root = first.n && first.p[0] == '{' ? json_parse(&tree, text, err) : yml_parse(&tree, text, err);
     if (!root) rc = -1;
     else if (root->type != JSON_OBJECT) rc = log_fail(err, "found %s, expected a kubeconfig", json_type_name(root->type));
-    else rc = k8s_config_context(c, root, context, dir, err);
+    else rc = kc_context(c, root, context, dir, err);
     mem_arena_free(&tree);
     if (rc < 0) {
         log_wrap(err, "%s", path);
-        k8s_config_fini(c);
+        kc_fini(c);
     }
     return rc;
 }
 
-static int k8s_config_from_file(struct k8s_config *c, const char *path, struct str context, struct log_err *err)
+static int kc_from_file(struct kc_config *c, const char *path, struct str context, struct log_err *err)
 {
     struct str_builder b = str_growing();
-    int rc = k8s_file_read(path, &b, K8S_FILE_BYTES_MAX, err);
+    int rc = kc_file_read(path, &b, KC_FILE_BYTES_MAX, err);
 
-    if (rc < 0) *c = (struct k8s_config){0};
-    else rc = k8s_config_from_text(c, str_built(&b), path, context, err);
-    k8s_builder_wipe(&b);
+    if (rc < 0) *c = (struct kc_config){0};
+    else rc = kc_from_text(c, str_built(&b), path, context, err);
+    kc_builder_wipe(&b);
     str_free(&b);
     return rc;
 }
+
+/* ============================================================================
+ * k8s_ : Kubernetes list and watch
+ *
+ * Owns:    struct k8s, struct k8s_watch.
+ * Calls:   sys_ mem_ str_ clk_ log_ io_ dns_ json_ http_ h1_ cry_ tls_ obj_ kc_
+ * Threads: control.
+ * Rules:   1. The store equals the API server within one watch delay; what is in it stays when the server is gone.
+ *          2. Everything from the server is bounded and checked; garbage is logged and backed off from, never guessed at.
+ *          3. The machine of a watch does no I/O: bytes and events in, a request, a delay or the end of the connection out.
+ *          4. One log line per change of state, not per retry.
+ * ========================================================================== */
+
+static const struct { const char *name, *group, *plural; bool namespaced; } k8s_kinds[OBJ_KIND_COUNT] = {
+#define X(id, name, group, plural, namespaced) [OBJ_##id] = {name, group, plural, namespaced},
+    K8S_KINDS(X)
+#undef X
+};
 
 /* ---- the machine of one watch ----
  *
@@ -9731,7 +9742,7 @@ static uint32_t k8s_retry_ms(struct k8s_watch *w, enum k8s_trouble trouble)
 /* Whether what was refused may come right by a new token, CA or client certificate. */
 static bool k8s_may_rotate(const struct k8s_watch *w)
 {
-    const struct k8s_config *c = w->k8s->cfg;
+    const struct kc_config *c = w->k8s->cfg;
 
     return w->trouble == K8S_REFUSED && (c->token_file.path || c->ca_file.path || c->cert_file.path);
 }
@@ -9852,7 +9863,7 @@ static void k8s_put_escaped(struct str_builder *b, struct str s)
 
 static void k8s_put_request(struct k8s_watch *w, bool watch, uint32_t timeout_s)
 {
-    const struct k8s_config *c = w->k8s->cfg;
+    const struct kc_config *c = w->k8s->cfg;
     struct str_builder *b = &w->request;
     bool colon = str_find(c->host, ':') < c->host.n;
 
@@ -9893,7 +9904,7 @@ static void k8s_ask(struct k8s_watch *w)
     uint32_t timeout_s = cry_random_range(K8S_WATCH_S_MIN, K8S_WATCH_S_MAX);
     struct log_err err;
 
-    if (k8s_config_refresh(w->k8s->cfg, false, &err) < 0) log_warn("k8s", "%s; the last one is kept", err.text);
+    if (kc_refresh(w->k8s->cfg, false, &err) < 0) log_warn("k8s", "%s; the last one is kept", err.text);
     if (!watch && !w->pages) {
         w->list_mark = ++w->k8s->mark;
         w->objects = 0;
@@ -10197,7 +10208,7 @@ static void k8s_refused(struct k8s_watch *w)
 
     if (!message.n && !n) message = str_of(w->text.p, str_find(str_built(&w->text), '\n')); /* what is no API server says */
     if (message.n > 120) message.n = 120;
-    if (w->status == 401 && k8s_config_refresh(w->k8s->cfg, false, &err) < 0) log_warn("k8s", "%s", err.text);
+    if (w->status == 401 && kc_refresh(w->k8s->cfg, false, &err) < 0) log_warn("k8s", "%s", err.text);
     if (w->status == 410 || (w->status == 400 && !list)) k8s_fail(w, K8S_GONE, "%u for the %s", w->status, list ? "list" : "watch");
     else k8s_fail(w, K8S_REFUSED, "%s: %u%s" STR_FMT, list ? "list" : "watch", w->status, message.n ? " " : "", STR_ARG(message));
     mem_arena_free(&arena);
@@ -10409,11 +10420,11 @@ static void k8s_watch_ended(struct k8s_watch *w, const char *why)
  * and the back-off ends when one has been replaced. */
 static bool k8s_waits_for_file(struct k8s_watch *w)
 {
-    struct k8s_config *c = w->k8s->cfg;
+    struct kc_config *c = w->k8s->cfg;
     struct log_err err;
 
     if (!k8s_may_rotate(w) || w->k8s->now_ms >= w->retry_at_ms) return false;
-    if (k8s_config_refresh(c, false, &err) < 0) log_warn("k8s", "%s; the last one is kept", err.text);
+    if (kc_refresh(c, false, &err) < 0) log_warn("k8s", "%s; the last one is kept", err.text);
     if (c->changes != w->cfg_changes) return false;
     w->wait_ms = w->retry_at_ms - w->k8s->now_ms < K8S_FILE_POLL_MS ? (uint32_t)(w->retry_at_ms - w->k8s->now_ms) : K8S_FILE_POLL_MS;
     return true;
@@ -10549,7 +10560,7 @@ static void k8s_link_received(struct k8s_watch *w, struct str in)
 /* TCP is connected. */
 static void k8s_link_connected(struct k8s_watch *w)
 {
-    const struct k8s_config *c = w->k8s->cfg;
+    const struct kc_config *c = w->k8s->cfg;
     struct tls_client_config t = {.anchors = c->anchors, .identity = c->identity, .name = c->tls_name, .alt_name = c->alt_name, .ip = c->tls_ip,
                                   .insecure = c->insecure};
     struct log_err err;
@@ -10631,10 +10642,10 @@ static void k8s_on_resolved(void *arg, const struct net_addr *addrs, uint32_t n,
 
 static void k8s_link_open(struct k8s_watch *w)
 {
-    const struct k8s_config *c = w->k8s->cfg;
+    const struct kc_config *c = w->k8s->cfg;
     struct log_err err;
 
-    if (k8s_config_refresh(w->k8s->cfg, false, &err) < 0) log_warn("k8s", "%s; the last one is kept", err.text);
+    if (kc_refresh(w->k8s->cfg, false, &err) < 0) log_warn("k8s", "%s; the last one is kept", err.text);
     w->peer = (struct net_addr){0};
     if (c->ip.family) {
         k8s_link_connect(w, &c->ip);
@@ -10651,7 +10662,7 @@ static void k8s_apply_one(struct k8s_watch *w)
 
     do {
         if (w->drop) k8s_link_close(w);
-        if (w->drop) k8s_builder_wipe(&w->request);
+        if (w->drop) kc_builder_wipe(&w->request);
         w->drop = false;
         if (k->stopping) return;
         if (w->wake) clk_arm(&k->loop->clk, &w->timer, 1);
@@ -10664,7 +10675,7 @@ static void k8s_apply_one(struct k8s_watch *w)
                 k8s_link_pump(w);
             } else {
                 str_put(&w->wire, str_built(&w->request));
-                k8s_builder_wipe(&w->request);
+                kc_builder_wipe(&w->request);
             }
         }
         if (w->link != K8S_LINK_CLOSING && w->link != K8S_LINK_NONE && !w->drop) k8s_link_flush(w);
@@ -10709,7 +10720,7 @@ static void k8s_watch_fini(struct k8s_watch *w)
 {
     struct str_builder *const all[] = {&w->version, &w->next_version, &w->cont, &w->next_cont, &w->head, &w->text, &w->request, &w->wire};
 
-    k8s_builder_wipe(&w->request);
+    kc_builder_wipe(&w->request);
     for (size_t i = 0; i < RJ_COUNT(all); i++) str_free(all[i]);
     json_fini(&w->json);
     obj_reader_fini(&w->reader);
@@ -10717,7 +10728,7 @@ static void k8s_watch_fini(struct k8s_watch *w)
 
 /* Prepares the watches: every kind in each of the namespaces (none given: all), cluster-scoped kinds once. cfg, store and the names
  * are lent until k8s_stop has ended. No I/O yet. */
-static void k8s_init(struct k8s *k, struct k8s_config *cfg, struct obj_store *store, const struct str *ns, uint32_t nns)
+static void k8s_init(struct k8s *k, struct kc_config *cfg, struct obj_store *store, const struct str *ns, uint32_t nns)
 {
     *k = (struct k8s){.cfg = cfg, .store = store, .calm.fire = k8s_on_calm};
     k->watches = mem_need((size_t)OBJ_KIND_COUNT * (nns ? nns : 1) * sizeof *k->watches);
@@ -17719,7 +17730,7 @@ static void wrk_free(void)
  * ctl_ : Control loop
  *
  * Owns:    struct ctl, rj.ctl.
- * Calls:   sys_ mem_ str_ map_ clk_ log_ rcu_ io_ ep_ dns_ cfg_ obj_ k8s_ rt_ rc_ chk_ wrk_
+ * Calls:   sys_ mem_ str_ map_ clk_ log_ rcu_ io_ ep_ dns_ cfg_ obj_ kc_ k8s_ rt_ rc_ chk_ wrk_
  * Threads: control, but for ctl_ask_reload and ctl_ask_stop.
  * Rules:   1. A lone change is compiled in the turn that brought it; a burst at most once per publish-interval.
  *          2. What is broken leaves the last table in service.
@@ -18255,15 +18266,15 @@ static void ctl_on_synced(void *arg)
  * open yet (but zeroed); ctl_open, or ctl_drop_cluster, must follow. Returns 0, or -EINVAL with err. */
 static int ctl_read_cluster(struct ctl *c, const struct cfg *f, struct log_err *err)
 {
-    struct k8s_config *k = &c->k8s_cfg;
+    struct kc_config *k = &c->k8s_cfg;
     int rc;
 
-    if (f->kubeconfig.n) rc = k8s_config_from_file(k, (const char *)f->kubeconfig.p, f->kube_context, err);
-    else rc = k8s_config_from_cluster(k, getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT"), (const char *)f->serviceaccount_dir.p, err);
+    if (f->kubeconfig.n) rc = kc_from_file(k, (const char *)f->kubeconfig.p, f->kube_context, err);
+    else rc = kc_from_cluster(k, getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT"), (const char *)f->serviceaccount_dir.p, err);
     return rc < 0 ? -EINVAL : 0;
 }
 
-static void ctl_drop_cluster(struct ctl *c) { k8s_config_fini(&c->k8s_cfg); }
+static void ctl_drop_cluster(struct ctl *c) { kc_fini(&c->k8s_cfg); }
 
 static void ctl_open_cluster(struct ctl *c)
 {

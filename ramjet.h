@@ -1548,6 +1548,35 @@ struct obj_doc {
     void *arg;
 };
 
+/* ---- kc_ : how to reach an API server --------------------------------------------------------------------------------------------- */
+
+enum { KC_TOKEN_BYTES_MAX = 16384, KC_FILE_BYTES_MAX = 4 << 20 };
+
+/* A file that may be replaced while the process runs. */
+struct kc_file {
+    const char *path;                                    /* NULL: none */
+    uint64_t stamp;                                      /* of device, inode, size and time of what was read last */
+};
+
+/* How to reach one API server. */
+struct kc_config {
+    struct mem_arena arena;
+    struct str source;                                   /* file or folder, for messages */
+    struct str server, host, prefix;                     /* as written; without port and brackets; path without its last slash */
+    uint16_t port;
+    bool tls, insecure;
+    struct net_addr ip;                                  /* family 0: host is a name */
+    struct str tls_name, alt_name;                       /* what the certificate may be for: any of these */
+    struct net_addr tls_ip;
+    struct str ns;                                       /* of the context or the service account; may be empty */
+    struct kc_file token_file, ca_file, cert_file, key_file;
+    struct str ca_pem, cert_pem, key_pem;                /* given inline */
+    struct str_builder token;                            /* empty: none */
+    uint32_t changes;                                    /* of token, CA or identity since the start */
+    struct cry_anchors *anchors;
+    struct cry_identity *identity;
+};
+
 /* ---- k8s_ : list and watch -------------------------------------------------------------------------------------------------------- */
 
 /* The kinds that are watched: id, name, group path, plural, whether it lives in a namespace. */
@@ -1573,33 +1602,7 @@ enum {
     K8S_ERROR_BYTES_MAX = 16384,
     K8S_OBJECT_BYTES_MAX = 8 << 20,
     K8S_OBJECTS_MAX = 1000000,                           /* of one kind */
-    K8S_TOKEN_BYTES_MAX = 16384, K8S_FILE_BYTES_MAX = 4 << 20,
     K8S_TEXT_MAX = 4096,                                 /* resourceVersion, continue */
-};
-
-/* A file that may be replaced while the process runs. */
-struct k8s_file {
-    const char *path;                                    /* NULL: none */
-    uint64_t stamp;                                      /* of device, inode, size and time of what was read last */
-};
-
-/* How to reach one API server. */
-struct k8s_config {
-    struct mem_arena arena;
-    struct str source;                                   /* file or folder, for messages */
-    struct str server, host, prefix;                     /* as written; without port and brackets; path without its last slash */
-    uint16_t port;
-    bool tls, insecure;
-    struct net_addr ip;                                  /* family 0: host is a name */
-    struct str tls_name, alt_name;                       /* what the certificate may be for: any of these */
-    struct net_addr tls_ip;
-    struct str ns;                                       /* of the context or the service account; may be empty */
-    struct k8s_file token_file, ca_file, cert_file, key_file;
-    struct str ca_pem, cert_pem, key_pem;                /* given inline */
-    struct str_builder token;                            /* empty: none */
-    uint32_t changes;                                    /* of token, CA or identity since the start */
-    struct cry_anchors *anchors;
-    struct cry_identity *identity;
 };
 
 /* What a watch waits for. */
@@ -1684,7 +1687,7 @@ struct k8s_kind_stats {
 struct k8s {
     struct io_loop *loop;
     struct dns *dns;
-    struct k8s_config *cfg;
+    struct kc_config *cfg;
     struct obj_store *store;
     void (*synced)(void *arg);                           /* once, when every first list is in the store */
     void *arg;
@@ -2618,7 +2621,7 @@ struct ctl {
     uint64_t checked;                                    /* rt.seq that chk has followed */
     struct dns dns;
     struct k8s k8s;
-    struct k8s_config k8s_cfg;
+    struct kc_config k8s_cfg;
     bool opened;                                         /* loop and mailbox */
     bool cluster;                                        /* k8s is running */
     bool synced;                                         /* every first list is in; file mode: true */

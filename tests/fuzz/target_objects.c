@@ -19,7 +19,7 @@ static int fz_on_object(void *arg, const struct obj_found *f)
 
 struct fz_api {
     struct k8s k;
-    struct k8s_config cfg;
+    struct kc_config cfg;
     struct k8s_watch *w;
     struct str_builder told;                             /* what the store told */
     struct fz_table *t;

@@ -34,6 +34,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
+@pytest.mark.long
 def test_access_log_on_a_full_disk(fresh, small_disk):
     """Requests do not notice; it is told once, nothing spins, what finds no room is counted, and lines come again when there is room."""
     log = small_disk / "access.log"
@@ -96,6 +97,7 @@ def out_of_reach(path):
     os.chmod(path, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [into_a_folder, into_a_link_to_nowhere, into_a_link_to_itself, out_of_reach, os.unlink])
 def test_unreadable_file(engine, request, fault):
     """Without any signal: the last table serves, the fault is told once, and the next readable file is followed."""
@@ -145,6 +147,7 @@ def test_the_same_file_comes_back(fresh):
 # ---------------------------------------------------------------------------------------------------------------------------
 # a file that changes all the time
 
+@pytest.mark.long
 def test_a_file_replaced_a_thousand_times(fresh):
     """The last one is served; reads and generations are bounded by time, not by renames; nothing grows; requests do not notice."""
     e = fresh(ROUTE, workers=2)
@@ -220,6 +223,7 @@ def figures_of(times):
     return f"median {times[len(times) // 2] * 1000:.2f}, p99 {times[int(len(times) * .99)] * 1000:.2f}, max {times[-1] * 1000:.1f} ms of {len(times)}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [5000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_many_routes_in_one_file(fresh, n):
     """Loaded, served, and changed in one route beside requests, none of which fails or waits for it."""
@@ -306,6 +310,7 @@ def many_endpoints(n, port, more=""):
         + "[route r]\nhost = a.test\nbackend = s\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [500, pytest.param(5000, marks=pytest.mark.slow)])
 def test_a_backend_of_many_endpoints(fresh, n):
     """Each gets its share by turns, a key stays where it is, and one endpoint more takes no time."""

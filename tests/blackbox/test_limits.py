@@ -1,9 +1,10 @@
 """Every limit of a size or a count: what stands at the limit passes, one more is refused."""
 import threading
+import time
 
 import pytest
 
-from harness import GET, HOLD, OK, ONE, Eof, chunked, mib, until
+from harness import DEADLINE, GET, HOLD, OK, ONE, SANITIZED, SLACK, Eof, chunked, mib, until
 
 
 def ok(e, client, method="GET", upstream=OK):
@@ -294,3 +295,61 @@ def test_memory_of_all_buffers(edge):
     for c in clients:
         c.close()
     until(lambda: e.talk(post + bytes(200_000))[0][0].status == 200, 5, "memory to come back")
+
+
+def test_memory_limit_holds_under_many_large_bodies(fresh):
+    """Far more body than memory-limit on 300 connections: 503 and the counter come before the limit is passed, the admin listener answers,
+    and all is well when they go."""
+    limit = 16 << 20
+    e = fresh(f"[ramjet]\nmemory-limit = {limit}\n" + ONE + """proxy-request-buffering = on
+""", workers=2)
+    e.U.play(OK)
+    size = 900_000
+    post = b"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: %d\r\n\r\n" % size
+    assert e.talk([post, bytes(size)])[0][0].status == 200
+    e.U.reset()
+    e.U.play(OK)
+    before, most, refused, body = e.ramjet.rss(), 0, [], bytes(size - 1)
+    clients = [e.client() for _ in range(300)]
+    left = {}
+    for c in clients:                                            # all at once, as much of each as is taken
+        c.sock.setblocking(False)
+        left[c] = memoryview(post + body)
+    begin = time.monotonic()
+
+    def push():
+        nonlocal most
+        for c in list(left):
+            try:
+                left[c] = left[c][c.sock.send(left[c][:65536]):]
+                if not left[c]:
+                    del left[c]
+            except BlockingIOError:
+                pass
+            except OSError:
+                del left[c]
+        most = max(most, e.ramjet.rss())
+        return not left or time.monotonic() - begin > 8 * SLACK
+    until(push, 20, "the bodies to be sent")
+    for c in clients:
+        c.sock.settimeout(DEADLINE)
+    assert e.ramjet.admin("/healthz").status == 200
+    assert e.ramjet.admin("/readyz").status == 200
+    until(lambda: e.ramjet.metric("ramjet_refused_total", reason="memory"), 5, "the counter")
+    refused = [c for c in clients if c.readable()]
+    assert refused and len(refused) < len(clients)
+    for c in refused:
+        try:
+            assert c.response().status == 503
+        except (ConnectionResetError, BrokenPipeError):          # it went on sending what nobody reads
+            pass
+    print(f"figures: limit {limit >> 10} KiB, grown by {(most - before) >> 10} KiB at most, {len(refused)} of {len(clients)} refused, "
+          f"counted {e.ramjet.metric('ramjet_refused_total', reason='memory'):g}")
+    assert most - before < limit * (10 if SANITIZED else 1.05) + mib(1), "more than the limit, and 300 connections"
+    for c in clients:
+        c.close()
+    until(lambda: e.talk([post, bytes(size)])[0][0].status == 200, 10, "memory to come back")
+    count = e.ramjet.metric("ramjet_refused_total", reason="memory")
+    for _ in range(20):
+        assert e.talk([post, bytes(size)])[0][0].status == 200
+    assert e.ramjet.metric("ramjet_refused_total", reason="memory") == count

@@ -195,6 +195,40 @@ UT(up_hash_spreads_by_weight_and_moves_few)
     }
 }
 
+/* A large service: by turns each endpoint gets exactly its share; hashing leaves none much behind, and one endpoint more takes keys only to itself. */
+UT(up_5000_endpoints)
+{
+    enum { N = 5000, KEYS = 20000 };
+    static uint32_t w[N + 1], hits[N];
+    struct up_ut u, more;
+    uint32_t most = 0, none = 0, to_new = 0, uneven = 0;
+
+    for (uint32_t i = 0; i <= N; i++) w[i] = 1;
+    up_ut_open(&u, w, N, RT_ROUND_ROBIN);
+    for (uint32_t k = 0; k < 3 * N; k++) hits[up_pick(&u.up, u.g, u.b, (struct up_choice){0})]++;
+    for (uint32_t i = 0; i < N; i++) uneven += hits[i] != 3;
+    UT_INT(uneven, 0);
+    up_ut_close(&u);
+    memset(hits, 0, sizeof hits);
+    up_ut_open(&u, w, N, RT_HASH);
+    up_ut_open(&more, w, N + 1, RT_HASH);
+    for (uint64_t k = 0; k < KEYS; k++) {
+        struct up_choice c = {.hash = str_hash(str_of(&k, sizeof k))};
+        int i = up_pick(&u.up, u.g, u.b, c), j = up_pick(&more.up, more.g, more.b, c);
+
+        UT_CHECK(i == j || j == N);
+        to_new += j == N;
+        hits[i]++;
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        if (hits[i] > most) most = hits[i];
+        none += !hits[i];
+    }
+    UT_CHECK(most <= 18 && none > 40 && none < 150 && to_new <= 18); /* Poisson with mean 4: 92 of 5,000 get none */
+    up_ut_close(&u);
+    up_ut_close(&more);
+}
+
 UT(up_hash_passes_a_full_endpoint_over)
 {
     static const uint32_t w[] = {1, 1, 1, 1};

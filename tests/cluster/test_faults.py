@@ -51,6 +51,6 @@ def test_fault_of_a_real_server(engine, kube, api, other_ca, ns, up, tmp_path, n
     finally:
         stage.close()
     assert sum(w["failed"] for w in figures["windows"]) == 0 and figures["idle_lost"] == 0, figures
-    assert 1 <= len(got["told"]) <= 3, got["told"]
+    assert 1 <= len(got["told"]) <= 6, got["told"]              # a server that starts may refuse each kind in its own words
     assert len(got["recovered"]) == 1, got["recovered"]
     assert got["cpu"] < got["idle_cpu"] + 0.15, got

@@ -46,7 +46,7 @@ DEPS_TEST  = buildah ca-certificates clang clang-tidy cppcheck git iproute2 libc
 DEPS       = $(sort $(DEPS_BUILD) $(DEPS_TEST))
 DEPS_BENCH = $(DEPS_BUILD) haproxy nginx-light python3-matplotlib valgrind wrk
 
-.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint property property-peers readme release repro run show sim test tidy tools tsan unit
+.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint property property-peers readme release repro run show sim soak test tidy tools tsan unit
 .DELETE_ON_ERROR:
 
 all: ramjet                        ## build ./ramjet (the same as `make`)
@@ -191,6 +191,9 @@ property: build/ramjet             ## [tests/property] MESSAGES=2000000 mutated 
 
 property-peers: build/ramjet       ## [tests/property] MESSAGES=2000000 through each engine to nginx, HAProxy, Go, Node and Python
 	@RAMJET_BIN=build/ramjet tests/property/run --peers --messages $(MESSAGES)
+
+soak: build/ramjet                 ## [tests/soak/run] MINUTES=5 of mixed load under churn and hand-overs, rolling restarts, slow attacks, on each engine
+	@tests/soak/run --minutes $(MINUTES)
 
 bench: build/ramjet                ## [bench/run] measure beside nginx, HAProxy and a bare relay, under 30 minutes
 	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BENCH)"

@@ -385,6 +385,9 @@ static void *mem_pool_get(struct mem_pool *pool)
     }
     if (++s->used == s->total) mem_slab_unlink(pool, s);
     pool->used++;
+#ifdef RJ_DEBUG
+    ((uint64_t *)p)[1] = 0;
+#endif
     return p;
 }
 
@@ -393,6 +396,10 @@ static void mem_pool_put(struct mem_pool *pool, void *p)
     struct mem_slab *s = (struct mem_slab *)((uintptr_t)p & ~(uintptr_t)(pool->slab_bytes - 1));
 
     RJ_CHECK(s->used > 0);
+#ifdef RJ_DEBUG
+    RJ_CHECK(((uint64_t *)p)[1] != MEM_DEAD); /* put twice */
+    ((uint64_t *)p)[1] = MEM_DEAD;
+#endif
     *(void **)p = s->free;
     s->free = p;
     pool->used--;

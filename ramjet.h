@@ -235,6 +235,7 @@ enum {
     MEM_SLAB_BYTES = 65536, MEM_BIG_SLAB_BYTES = 262144,
     MEM_EMPTY_BYTES = 4 << 20,                           /* empty slabs that one pool keeps */
 };
+#define MEM_DEAD 0xdeadbeefcafef00du                     /* debug builds: in every object that was put */
 
 /* ---- str_ : byte slices and builders ------------------------------------------------------------------------------------- */
 

@@ -1218,6 +1218,7 @@ static inline void map_list_add(struct map_link *head, struct map_link *l)
 
 static inline void map_list_remove(struct map_link *l)
 {
+    /* A linked node has neighbours, which the analyzer cannot know. NOLINTNEXTLINE(clang-analyzer-unix.Malloc,clang-analyzer-core.NullDereference) */
     l->prev->next = l->next;
     l->next->prev = l->prev;
     l->next = l->prev = NULL;
@@ -3768,6 +3769,7 @@ static void dns_close(struct dns *d)
     uint32_t at = 0;
 
     while ((name = map_next(&d->names, &at))) {
+        /* Each was taken off the list. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         while (!map_list_empty(&name->watches)) dns_unwatch(d, RJ_CONTAINER(name->watches.next, struct dns_watch, link));
         dns_name_free(name);
     }
@@ -15010,13 +15012,12 @@ static inline void fl_client_moved(const struct px_req *r, struct px_flow *f)
     if (now > last) f->client_wait_ms += now - last;
 }
 
-/* When a client that moves no further byte of f falls below rate (bytes a second; 0: no such rate). What still lies in the kernel's send
+/* When a client that moves no further byte of f falls below rate (bytes a second, not 0). What still lies in the kernel's send
  * buffer has not been taken by it. */
 static uint64_t fl_rate_deadline(const struct px_req *r, const struct px_flow *f, uint64_t rate)
 {
     uint64_t allowed = PX_RATE_GRACE_MS, bytes = f->bytes, unsent;
 
-    if (!rate) return UINT64_MAX;
     unsent = fl_is_down(r, f) && r->c ? f->q.bytes + io_unsent(&r->c->s) : 0;
     bytes -= unsent < bytes ? unsent : bytes;
     allowed += bytes / rate * 1000 + bytes % rate * 1000 / rate;
@@ -15395,7 +15396,7 @@ static uint64_t fl_deadline(const struct px_req *r, enum px_error *error)
     if (!u->done && r->state != PX_TUNNEL && (r->state != PX_REFUSED || r->keep) && u->src != PX_SRC_IDLE && u->src != PX_SRC_STOPPING &&
         (r->holding || !fl_is_waiting(u))) {
         FL_EARLIER(u->in_ms + r->client_body_ms, PX_BODY_TIMEOUT);
-        FL_EARLIER(fl_rate_deadline(r, u, r->body_rate), PX_BODY_TIMEOUT);
+        if (r->body_rate) FL_EARLIER(fl_rate_deadline(r, u, r->body_rate), PX_BODY_TIMEOUT);
     }
     if (fl_is_waiting(u) && r->up && !r->connecting) FL_EARLIER(u->out_ms + r->policy.send_ms, PX_SEND_TIMEOUT);
     if (u->done && !u->q.bytes && r->state == PX_WAIT_RESPONSE) FL_EARLIER((u->out_ms > d->in_ms ? u->out_ms : d->in_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
@@ -15403,7 +15404,7 @@ static uint64_t fl_deadline(const struct px_req *r, enum px_error *error)
         FL_EARLIER((d->in_ms > d->out_ms ? d->in_ms : d->out_ms) + r->policy.read_ms, PX_READ_TIMEOUT);
     if (fl_is_waiting(d)) {
         FL_EARLIER(d->out_ms + r->client_send_ms, PX_CLIENT_TIMEOUT);
-        if (r->state != PX_TUNNEL) FL_EARLIER(fl_rate_deadline(r, d, r->send_rate), PX_CLIENT_TIMEOUT);
+        if (r->send_rate && r->state != PX_TUNNEL) FL_EARLIER(fl_rate_deadline(r, d, r->send_rate), PX_CLIENT_TIMEOUT);
     }
     if (r->expect && r->minor && !r->continued && !r->head_sent && (r->holding || r->state == PX_WAIT_RESPONSE)) /* holding: at once */
         FL_EARLIER((r->t_sent_ns / 1000000) + PX_CONTINUE_MS, PX_OK);

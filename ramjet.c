@@ -2083,8 +2083,11 @@ static void ep_poll(struct io_loop *lp, struct io_sock *s, int what)
     if (what & IO_IN && s->flags & IO_S_HAS_HUP) io_queue(lp, s);
 }
 
+/* epoll watches what is behind the descriptor: while a process that is being started has a copy of it, its close here ends nothing,
+ * and events would come for a socket that is freed. */
 static void ep_close_sock(struct io_loop *lp, struct io_sock *s)
 {
+    (void)sys_epoll_ctl(lp->ep->fd, SYS_EPOLL_DEL, s->fd, NULL);
     sys_close(s->fd);
     s->flags = (uint16_t)((s->flags & IO_S_QUEUED) | IO_S_CLOSING);
     io_queue(lp, s);

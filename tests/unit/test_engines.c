@@ -442,6 +442,25 @@ static void en_reused_slots(struct en *e)
     }
 }
 
+/* Another process has a copy of the descriptor for a while, as one that is being started: nothing comes for a socket that is closed. */
+static void en_close_with_a_copy_elsewhere(struct en *e)
+{
+    struct en_sock *k = en_pair(e, 0);
+    int copy = sys_fcntl(k->s.fd, F_DUPFD_CLOEXEC, 3);
+
+    UT_CHECK(copy >= 3);
+    io_recv_start(&e->lp, &k->s);
+    en_some_turns(e);
+    en_close(e, k);
+    en_put(e->far[0], 0, 10);
+    en_some_turns(e);
+    sys_close(e->far[0]);
+    en_some_turns(e);
+    UT_INT(k->count[IO_CLOSED], 1);
+    UT_CHECK(!k->wrong);
+    sys_close(copy);
+}
+
 /* No buffer is left: what was received waits in the kernel, and comes when there is one again. */
 static void en_receive_without_a_buffer(struct en *e)
 {
@@ -489,6 +508,7 @@ UT(engines_keep_the_promises_of_io_ops)
         UT_ROW("accept and connect", en_accept_and_connect),
         UT_ROW("poll", en_poll),
         UT_ROW("close with everything in flight", en_close_with_everything_in_flight),
+        UT_ROW("close with a copy elsewhere", en_close_with_a_copy_elsewhere),
         UT_ROW("reused slots", en_reused_slots),
         UT_ROW("receive without a buffer", en_receive_without_a_buffer),
     };

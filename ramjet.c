@@ -236,10 +236,10 @@ struct mem_slab {
     bool on_list;
 };
 
-/* Test seam: when not 0, the mem_fail_at-th allocation from now fails once. */
+/* Test seam: when not 0, the mem_fail_at-th allocation from now fails, and mem_fail_more behind it. */
 #ifdef RJ_FAULTS
-static _Thread_local long mem_fail_at; /* allow global: the tests count allocations down per thread */
-#define MEM_FAULT() (mem_fail_at > 0 && --mem_fail_at == 0)
+static _Thread_local long mem_fail_at, mem_fail_more; /* allow global: the tests count allocations down per thread */
+#define MEM_FAULT() (mem_fail_at > 1 ? (mem_fail_at--, false) : mem_fail_at == 1 && (mem_fail_more > 0 ? mem_fail_more-- : (mem_fail_at = 0), true))
 #else
 #define MEM_FAULT() false
 #endif
@@ -15135,16 +15135,13 @@ static bool fl_emit(struct px_req *r, struct px_flow *f, struct mem_buf *b, uint
     return !f->chunked || fl_gather(r, f, S("\r\n"));
 }
 
-/* The content is complete: the last chunk and what is kept of the trailers. */
-static bool fl_emit_end(struct px_req *r, struct px_flow *f)
+/* Queues the last chunk and what is kept of the trailers. False without memory. */
+static bool fl_emit_last(struct px_req *r, struct px_flow *f)
 {
     uint8_t *at;
     struct str_builder sb;
     uint32_t room = 8 + (f->trailer && f->trailer_in ? f->trailer_in->len : 0);
 
-    f->done = true;
-    if (f->broken && !fl_is_down(r, f)) r->replayable = false;
-    if (f->broken || !f->chunked) return true;
     if (f->q.n > IO_OUTQ_MAX - 4 && !io_outq_squeeze(&f->q, &r->w->loop.small)) return false;
     if (!(at = fl_gather_room(r, f, room))) return false;
     sb = str_fixed(at, room);
@@ -15153,6 +15150,15 @@ static bool fl_emit_end(struct px_req *r, struct px_flow *f)
     str_put(&sb, S("\r\n"));
     fl_gathered(r, f, (uint32_t)sb.n);
     if (!fl_is_down(r, f) && !r->holding && f->tail != r->sent) r->replayable = false;
+    return true;
+}
+
+/* The content is complete. False without memory: then it is not done, as nothing behind it may be read. */
+static bool fl_emit_end(struct px_req *r, struct px_flow *f)
+{
+    if (f->broken && !fl_is_down(r, f)) r->replayable = false;
+    if (!f->broken && f->chunked && !fl_emit_last(r, f)) return false;
+    f->done = true;
     return true;
 }
 

@@ -16224,6 +16224,7 @@ static uint32_t px_content_in(struct px_req *r, struct mem_buf *b, uint32_t at, 
     if (r->aborted || (r->state == PX_REFUSED && !r->keep)) return n; /* dropped: the connection closes behind our answer */
     used = fl_decode(r, f, b, at, n);
     if (used < 0) {
+        r->keep = false; /* what stands behind it is dropped with it, and may be the begin of a request */
         px_refuse(r, f->body.too_large ? PX_BODY_LIMIT : used == -431 ? PX_HEAD_LIMIT : r->why ? PX_BAD_REQUEST : PX_MEMORY);
         px_spoil(r);
         return n;

@@ -1133,40 +1133,55 @@ UT(px_heads_without_memory_are_logged)
     ps_close();
 }
 
-/* The end of content for which there is no memory is not read: what stands behind it is no next request, and its connection ends. */
-UT(px_content_that_ends_without_memory_ends_its_connection)
+/* Content for which there is no memory is dropped with what stands behind it, so that nothing there may be read as a request. */
+UT(px_content_without_memory_ends_its_connection)
 {
-    static const char *const rows[] = {"0\r\n\r\nGET /r/2 HTTP/1.1\r\n\r\n", "0\r\nX-Sum: 1\r\n\r\nGET /r/2 HTTP/1.1\r\n\r\n", "0\r\n\r\n"};
+    static const struct { int line; const char *bytes; uint64_t length; bool holding; long fail_at, more; bool refused; } rows[] = {
+        UT_ROW("0\r\n\r\nGET /r/2 HTTP/1.1\r\n\r\n", 0, false, 3, 1, true), /* the third allocation is that of the last chunk */
+        UT_ROW("0\r\nX-Sum: 1\r\n\r\nGET /r/2 HTTP/1.1\r\n\r\n", 0, false, 3, 1, true),
+        UT_ROW("0\r\n\r\n", 0, false, 3, 2, true),
+        UT_ROW("0\r\n\r\n", 0, false, 3, 0, false),                /* from outside the pool */
+        UT_ROW("0\r\n\r\n", 0, false, 1, 0, true),
+        UT_ROW("abcGET /r/2 HTTP/1.1\r\n\r\n", 3, false, 1, 0, true), /* of fewer slots in the queue */
+        UT_ROW("abc", 3, false, 1, 0, true),
+        UT_ROW("ab", 3, false, 1, 0, true),
+        UT_ROW("abcGET /r/2 HTTP/1.1\r\n\r\n", 3, true, 1, 0, true),
+        UT_ROW("abc", 3, true, 1, 0, true),
+        UT_ROW("ab", 3, true, 1, 0, true),
+        UT_ROW("3\r\nabc\r\n", 0, true, 1, 0, true),
+    };
 
     UT_REQUIRE(ps_open());
-    for (size_t i = 0; i < RJ_COUNT(rows); i++) {
-        for (int more = 0; more < 3; more++) {
-            struct ps_rest *x = ps_rest_new(PX_WAIT_RESPONSE);
-            struct io_loop *lp = &x->w.loop;
-            uint32_t n = (uint32_t)strlen(rows[i]);
-            struct mem_buf *b = mem_buf_alloc(n);
+    UT_EACH(row, rows) {
+        struct ps_rest *x = ps_rest_new(PX_WAIT_RESPONSE);
+        struct px_req *r = &x->r;
+        struct io_loop *lp = &x->w.loop;
+        uint32_t n = (uint32_t)strlen(row->bytes);
+        struct mem_buf *b = mem_buf_alloc(n);
 
-            clk_init(&lp->clk);
-            mem_pool_init(&lp->small, MEM_SMALL_BYTES, MEM_SLAB_BYTES, &lp->mapped, 0);
-            memcpy(b->data, rows[i], n);
-            x->r.up = NULL;
-            x->r.keep = true;
-            x->r.minor = 1;
-            x->r.up_flow.done = false;
-            x->r.up_flow.chunked = true;
-            h1_body_init(&x->r.up_flow.body, HTTP_BODY_CHUNKED, 0);
-            mem_fail_at = 3;                                         /* behind the trailers' two: of the last chunk */
-            mem_fail_more = more;
-            px_content_in(&x->r, b, 0, n);
-            mem_fail_at = mem_fail_more = 0;
-            mem_buf_put(b);
-            UT_CHECK(more ? x->r.state == PX_REFUSED && !x->r.keep : x->r.state == PX_WAIT_RESPONSE && x->r.up_flow.done);
-            clk_drop(&lp->clk, &x->c.timer);
-            fl_fini(&x->r, &x->r.up_flow);
-            fl_fini(&x->r, &x->r.down_flow);
-            mem_pool_fini(&lp->small);
-            free(x);
-        }
+        clk_init(&lp->clk);
+        mem_pool_init(&lp->small, MEM_SMALL_BYTES, MEM_SLAB_BYTES, &lp->mapped, 0);
+        memcpy(b->data, row->bytes, n);
+        r->up = NULL;
+        r->keep = true;
+        r->minor = 1;
+        r->holding = row->holding;
+        r->up_flow.done = false;
+        r->up_flow.chunked = !row->length;
+        h1_body_init(&r->up_flow.body, row->length ? HTTP_BODY_LENGTH : HTTP_BODY_CHUNKED, row->length);
+        for (int i = 0; i < IO_OUTQ_MAX - 3 && row->length; i++) io_outq_add(&r->up_flow.q, (uint8_t *)(uintptr_t)"x", 1, NULL);
+        mem_fail_at = row->fail_at;
+        mem_fail_more = row->more;
+        UT_INT(px_content_in(r, b, 0, n), n);
+        mem_fail_at = mem_fail_more = 0;
+        mem_buf_put(b);
+        UT_INT(r->state, row->refused ? PX_REFUSED : PX_WAIT_RESPONSE);
+        UT_INT(r->keep, !row->refused);
+        fl_put(&r->held);
+        fl_fini(r, &r->up_flow);
+        fl_fini(r, &r->down_flow);
+        mem_pool_fini(&lp->small);
+        free(x);
     }
     ps_close();
 }

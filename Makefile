@@ -46,7 +46,7 @@ DEPS_TEST  = buildah ca-certificates clang clang-tidy cppcheck git iproute2 libc
 DEPS       = $(sort $(DEPS_BUILD) $(DEPS_TEST))
 DEPS_BENCH = $(DEPS_BUILD) haproxy nginx-light python3-matplotlib valgrind wrk
 
-.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint property property-peers readme release repro run show sim soak test tidy tools tsan unit
+.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint memcheck property property-peers readme release repro run show sim soak test tidy tools tsan unit
 .DELETE_ON_ERROR:
 
 all: ramjet                        ## build ./ramjet (the same as `make`)
@@ -182,6 +182,9 @@ coverage: build/unit-cov build/ramjet-cov ## lines run by the unit tests, the bl
 
 fuzz:                              ## [tests/fuzz/run] run every fuzzer for MINUTES=5 each
 	@MINUTES=$(MINUTES) LIBS="$(LIBS)" tests/fuzz/run
+
+memcheck: ramjet                   ## [tests/memcheck/run] both engines under valgrind through requests, a reload, a hand-over and a drain
+	@tests/memcheck/run
 
 sim:                               ## [tests/sim] the simulated engine with SEEDS=1000
 	@SEEDS=$(SEEDS) LIBS="$(LIBS)" tests/sim/run

@@ -310,13 +310,15 @@ static size_t answer_chunks(const char *p, size_t n)
     }
 }
 
-/* Passes over the body of the answer before. One that is announced and does not come is that of a HEAD request: no body here begins with H. */
+/* Passes over the body of the answer before. One that is announced and does not come is that of a HEAD request: no body here, wherever it
+ * is cut, goes on with HTTP/. */
 static bool stream_skip(struct stream *s)
 {
     size_t n = s->skip < s->in.n ? s->skip : s->in.n;
 
     if (!s->skip || !s->in.n) return s->in.n > 0;
-    if (s->in.p[0] == 'H') {
+    if (memcmp(s->in.p, "HTTP/", s->in.n < 5 ? s->in.n : 5) == 0) {
+        if (s->in.n < 5) return false;
         s->skip = 0;
         return true;
     }

@@ -1883,12 +1883,12 @@ static inline void io_send(struct io_loop *lp, struct io_sock *s, struct io_outq
 
 /* ---- pumps: splice(2) between two sockets ---- */
 
-/* Takes a pipe for left bytes, a kept one when there is one. Returns 0 or -errno. The sockets must not block in splice: see io_set_blocking. */
-static int io_pump_open(struct io_loop *lp, struct io_pump *p, uint64_t left)
+/* A pipe for p, when it has none. Returns 0 or -errno. */
+static int io_pump_wake(struct io_loop *lp, struct io_pump *p)
 {
     int rc;
 
-    *p = (struct io_pump){.left = left};
+    if (p->pipe[0] >= 0) return 0;
     if (lp->pipes_n) {
         memcpy(p->pipe, lp->pipes[--lp->pipes_n], sizeof p->pipe);
         return 0;
@@ -1897,6 +1897,13 @@ static int io_pump_open(struct io_loop *lp, struct io_pump *p, uint64_t left)
     if (rc < 0) p->pipe[0] = p->pipe[1] = -1;
     else sys_fcntl(p->pipe[0], SYS_SETPIPE_SZ, IO_PIPE_BYTES); /* refused beyond the user's share: then it stays smaller */
     return rc;
+}
+
+/* Takes a pipe for left bytes, a kept one when there is one. Returns 0 or -errno. The sockets must not block in splice: see io_set_blocking. */
+static int io_pump_open(struct io_loop *lp, struct io_pump *p, uint64_t left)
+{
+    *p = (struct io_pump){.pipe = {-1, -1}, .left = left};
+    return io_pump_wake(lp, p);
 }
 
 /* Keeps the pipe for the next pump when it is empty. */
@@ -1911,6 +1918,12 @@ static void io_pump_close(struct io_loop *lp, struct io_pump *p)
     }
     p->pipe[0] = p->pipe[1] = -1;
     p->in_pipe = 0;
+}
+
+/* p waits for bytes: others may use its empty pipe meanwhile, or a thousand slow uploads would hold two thousand descriptors. */
+static void io_pump_rest(struct io_loop *lp, struct io_pump *p)
+{
+    if (!p->in_pipe && lp->pipes_n < IO_PIPES_KEPT) io_pump_close(lp, p);
 }
 
 /* io_uring wants blocking descriptors (it returns EAGAIN on others instead of waiting), splice(2) wants non-blocking ones. */
@@ -15195,6 +15208,12 @@ static void fl_pump_step(struct px_req *r, struct px_flow *f)
     int res = 0;
 
     if (!from || !to || !io_is_open(from) || !io_is_open(to)) return;
+    if (io_pump_wake(lp, &f->pump) < 0) { /* no descriptors left: the rest is copied */
+        fl_pump_end(r, f);
+        f->pump.pipe[0] = -2;
+        f->big = true;
+        return;
+    }
     st = io_pump_run(&f->pump, from->fd, to->fd, &moved, &res);
     if (fl_is_down(r, f) ? moved : f->pump.left != left) fl_client_moved(r, f);
     if (f->pump.left != left) f->in_ms = lp->clk.now_ms;
@@ -15206,7 +15225,10 @@ static void fl_pump_step(struct px_req *r, struct px_flow *f)
     f->pump.waits_out = st == IO_PUMP_AGAIN || st == IO_PUMP_WAIT_OUT;
     switch (st) {
     case IO_PUMP_AGAIN: io_poll(lp, to, IO_OUT | IO_AGAIN); return;
-    case IO_PUMP_WAIT_IN: io_poll(lp, from, IO_IN); return;
+    case IO_PUMP_WAIT_IN:
+        io_pump_rest(lp, &f->pump);
+        io_poll(lp, from, IO_IN);
+        return;
     case IO_PUMP_WAIT_OUT: io_poll(lp, to, IO_OUT); return;
     case IO_PUMP_DONE:
         fl_pump_end(r, f);

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from harness import DEADLINE, GET, HOLD, OK, ONE, SANITIZED, SLACK, Eof, chunked, mib, until
+from harness import DEADLINE, EARLY, GET, HOLD, OK, ONE, SANITIZED, SLACK, Eof, chunked, mib, until
 
 
 def ok(e, client, method="GET", upstream=OK):
@@ -356,3 +356,15 @@ def test_memory_limit_holds_under_many_large_bodies(fresh):
     for _ in range(20):
         assert e.talk([post, bytes(size)])[0][0].status == 200
     assert e.ramjet.metric("ramjet_refused_total", reason="memory") == count
+
+
+def test_slow_uploads_hold_two_descriptors_each(fresh):
+    """The pipe of a spliced body is lent out while the client says nothing: 120 uploads that stand still need no 240 descriptors more."""
+    e = fresh("[ramjet]\nproxy-body-size = 0\n" + ONE)
+    e.U.play([EARLY, HOLD])
+    base = e.ramjet.fds()
+    clients = [e.client().send(b"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000\r\n\r\n" + bytes(70000)) for _ in range(120)]
+    until(lambda: len(e.U.requests) == 120, 20, "all uploads at the upstream")
+    until(lambda: e.ramjet.fds() <= base + 2 * 120 + 2 * 34, 10, f"at most two descriptors for each (now {e.ramjet.fds() - base})")
+    for c in clients:
+        c.close()

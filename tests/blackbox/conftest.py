@@ -26,12 +26,17 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("engine", metafunc.config.getoption("--engine") or harness.ENGINES)
 
 
+LONG_FILES = ("test_balance.py", "test_cases.py", "test_config_faults.py", "test_differential.py", "test_dns.py", "test_handover.py",
+              "test_proxy_protocol.py", "test_rules.py", "test_tunnel.py", "test_websocket.py") # left out of --quick
+
+
 def pytest_collection_modifyitems(config, items):
     """What a tier leaves out is deselected, not skipped. A test that knows no engine runs where the first engine does."""
     chosen = config.getoption("--engine") or harness.ENGINES
     keep, drop = [], []
     for item in items:
-        slow = (item.get_closest_marker("slow") and not config.getoption("--slow")) or (item.get_closest_marker("long") and config.getoption("--quick"))
+        long = item.get_closest_marker("long") or item.path.name in LONG_FILES
+        slow = (item.get_closest_marker("slow") and not config.getoption("--slow")) or (long and config.getoption("--quick"))
         other = "engine" not in item.fixturenames and harness.ENGINES[0] not in chosen
         (drop if slow or other else keep).append(item)
     config.hook.pytest_deselected(items=drop)

@@ -33,6 +33,7 @@ struct fzp_up {
     struct sim_bytes in;
     size_t at;                                           /* octets of in that were read */
     bool tunnel, deaf;                                   /* opaque octets follow; it takes no interest any more */
+    bool unasked;                                        /* it answered before it was asked: which request that answer met is not known here */
     int answering;                                       /* requests that no octet was sent for */
     size_t noted_at;                                     /* at + 1 when the request at `at` was noted */
     uint32_t noted;                                      /* as that number of seen */
@@ -260,7 +261,7 @@ static void fzp_up_read(struct fzp_up *u)
         if (rest.p[0] == '\r') FZ_FAIL("an upstream saw an empty line");
         if (!m.used) return;
         if (first) {
-            if (u->answering && !u->deaf) FZ_FAIL("a request behind one that is not answered");
+            if (u->answering && !u->deaf && !u->unasked) FZ_FAIL("a request behind one that is not answered");
             if (!fzp_note(x, &m)) return;
             u->noted = x->nseen - 1;
             u->noted_at = u->at + 1;
@@ -423,13 +424,14 @@ static void fzp_step(struct fzp_world *x, struct fz_in *in)
     case 3: fzp_socket(x, c->peer.k, op >> 3); break;
     case 4:
         if (u && op >> 3 < 8) fzp_socket(x, u->peer.k, op >> 3), u->deaf = u->deaf || op >> 3 < 2;
-        else if (u) fzp_up_act(u, op >> 3, -1, false, false), x->unasked = true;
+        else if (u) fzp_up_act(u, op >> 3, -1, false, false), u->unasked = x->unasked = true;
         break;
     case 5: {
         size_t n = 1u + (op >> 3) * 2u;
 
         if (n > in->n) n = in->n;
         x->unasked = true;
+        if (u) u->unasked = true;
         if (u && u->peer.k && !u->deaf) sim_put(&u->peer.k->rx, in->p, n), u->answering = 0, u->tunnel = u->tunnel || memchr(in->p, '1', n);
         in->p += n, in->n -= n;
         break;

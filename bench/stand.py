@@ -121,15 +121,18 @@ class Bench:
             command = [os.path.join(BUILD, "relay"), engine, str(port), str(up)] + (["65536", "64"] if kind == "body" else [])
         elif kind == "caddy":
             command = [os.path.join(BUILD, "caddy"), "run", "--adapter", "caddyfile", "--config", self.config("Caddyfile", values)]
+        elif kind == "traefik":
+            values.update(routes_file=self.config("traefik-routes.yaml", values), fast="experimental:\n  fastProxy: {}" if engine == "fast" else "")
+            command = [os.path.join(BUILD, "traefik"), "--configFile=" + self.config("traefik.yaml", values)]
         else:
             command = [os.path.join(BUILD, kind), str(port), str(up), str(workers)]
         if not os.path.exists(command[0]):
             return None
-        more = {"env": {**os.environ, "GOMAXPROCS": str(workers), "HOME": self.dir}} if kind == "caddy" else {}
+        more = {"env": {**os.environ, "GOMAXPROCS": str(workers), "HOME": self.dir}} if kind in ("caddy", "traefik") else {}
         return Process(command, port, set(cpus), self.dir, **more)
 
     def config(self, template, values, name=None):
-        path = os.path.join(self.dir, f"{name or template}-{values['port']}")
+        path = os.path.join(self.dir, f"{values['port']}-{name or template}")
         with open(path, "w") as f:
             f.write(render(template, **values))
         return path
@@ -141,6 +144,7 @@ class Bench:
                 self.missing[name] = "not built"
             else:
                 self.proxies[name] = p
+                until(lambda: fetch(p.port, "/128")[0] == 200, 10, f"{name} serves")        # Traefik listens before it has its routes
                 gate(name, p.port, self.upstream.port)
         return self.proxies.get(name)
 

@@ -1294,7 +1294,7 @@ static void clk_drop(struct clk_wheel *w, struct clk_timer *t)
     t->deadline_ms = 0;
 }
 
-static void clk_run_slot(struct clk_wheel *w, struct map_link *slot)
+static void clk_run_slot(struct clk_wheel *w, struct map_link *slot, uint64_t as_of_ms)
 {
     struct map_link todo;
 
@@ -1309,7 +1309,7 @@ static void clk_run_slot(struct clk_wheel *w, struct map_link *slot)
 
         clk_unqueue(w, t);
         if (!t->deadline_ms) continue;
-        if (t->deadline_ms > w->now_ms) {
+        if (t->deadline_ms > as_of_ms) {
             clk_queue(w, t);
             continue;
         }
@@ -1318,15 +1318,15 @@ static void clk_run_slot(struct clk_wheel *w, struct map_link *slot)
     }
 }
 
-/* Fires what is due. Call once a turn after clk_read. */
-static void clk_run(struct clk_wheel *w)
+/* Fires what was due as_of_ms, which is now or a little earlier. Call once a turn after clk_read. */
+static void clk_run(struct clk_wheel *w, uint64_t as_of_ms)
 {
-    uint64_t to = w->now_ms / CLK_TICK_MS;
+    uint64_t to = as_of_ms / CLK_TICK_MS;
 
     if (to - w->tick > CLK_SLOTS) w->tick = to - CLK_SLOTS;
     while (w->tick < to) {
         w->tick++;
-        clk_run_slot(w, &w->slot[w->tick % CLK_SLOTS]);
+        clk_run_slot(w, &w->slot[w->tick % CLK_SLOTS], as_of_ms);
     }
 }
 
@@ -1348,6 +1348,12 @@ static uint32_t clk_sleep_ms(const struct clk_wheel *w, uint32_t max)
         return at <= w->now_ms ? 0 : at - w->now_ms < max ? (uint32_t)(at - w->now_ms) : max;
     }
     return max;
+}
+
+/* True when clk_run would look at a slot that may hold a timer. */
+static inline bool clk_is_due(const struct clk_wheel *w)
+{
+    return w->now_ms / CLK_TICK_MS > w->tick && clk_sleep_ms(w, (uint32_t)(w->now_ms - w->tick * CLK_TICK_MS)) == 0;
 }
 
 /* ============================================================================
@@ -1677,13 +1683,34 @@ static void io_loop_close(struct io_loop *lp)
     mem_pool_fini(&lp->big);
 }
 
+/* A timer blames somebody for what has not come, so all that has come is taken before one fires: a thread that got no CPU finds more than one
+ * turn delivers, and a wait that a signal ends (as SIGCONT does) delivers nothing. Looks until nothing is left, at most as long again as the
+ * loop was late. Returns the time of the last look: what is due since then waits for the next. */
+static uint64_t io_catch_up(struct io_loop *lp, uint64_t late_ms)
+{
+    uint64_t until_ms = lp->clk.now_ms + (late_ms < IO_CATCH_UP_MS ? late_ms : IO_CATCH_UP_MS), as_of_ms;
+
+    do {
+        as_of_ms = lp->clk.now_ms;
+        io_feed_starved(lp);
+    } while (lp->ops->turn(lp, 0) && lp->clk.now_ms < until_ms);
+    return as_of_ms;
+}
+
 /* One turn: waits at most max_ms, delivers completions, fires timers. */
 static void io_turn(struct io_loop *lp, uint32_t max_ms)
 {
+    uint64_t planned_ms, as_of_ms;
+
     io_feed_starved(lp);
     if (lp->starved && max_ms > CLK_TICK_MS) max_ms = CLK_TICK_MS;
-    lp->ops->turn(lp, lp->ready ? 0 : clk_sleep_ms(&lp->clk, max_ms));
-    clk_run(&lp->clk);
+    if (lp->ready) max_ms = 0;
+    else max_ms = clk_sleep_ms(&lp->clk, max_ms);
+    planned_ms = lp->clk.now_ms + max_ms;
+    lp->ops->turn(lp, max_ms);
+    as_of_ms = lp->clk.now_ms;
+    if (RJ_UNLIKELY(clk_is_due(&lp->clk))) as_of_ms = io_catch_up(lp, as_of_ms > planned_ms ? as_of_ms - planned_ms : 0);
+    clk_run(&lp->clk, as_of_ms);
 }
 
 /* ---- sockets ---- */
@@ -2212,9 +2239,10 @@ static void ep_service(struct io_loop *lp, struct io_sock *s)
     }
 }
 
-static void ep_turn(struct io_loop *lp, uint32_t timeout_ms)
+static uint32_t ep_turn(struct io_loop *lp, uint32_t timeout_ms)
 {
     struct ep_loop *ep = lp->ep;
+    uint32_t looked = 0;
     int n;
 
     io_sleeps();
@@ -2237,9 +2265,11 @@ static void ep_turn(struct io_loop *lp, uint32_t timeout_ms)
             bool is_last = s == last; /* s may be gone after the call */
 
             ep_service(lp, s);
+            looked++;
             if (is_last) break;
         } while (lp->ready);
     }
+    return looked;
 }
 
 static const struct io_ops ep_ops = {
@@ -2795,11 +2825,11 @@ static void ur_service(struct io_loop *lp, struct io_sock *s)
     else if (s->flags & IO_S_WANT_BIG) ur_recv_big(lp, s);
 }
 
-static void ur_turn(struct io_loop *lp, uint32_t timeout_ms)
+static uint32_t ur_turn(struct io_loop *lp, uint32_t timeout_ms)
 {
     struct ur_loop *ur = lp->ur;
     struct sys_timespec ts = {timeout_ms / 1000, (int64_t)(timeout_ms % 1000) * 1000000};
-    uint32_t head = atomic_load_explicit(ur->cq_head, memory_order_relaxed), tail;
+    uint32_t head = atomic_load_explicit(ur->cq_head, memory_order_relaxed), first = head, looked = 0, tail;
     struct io_sock *last, *s;
 
     io_sleeps();
@@ -2821,10 +2851,12 @@ static void ur_turn(struct io_loop *lp, uint32_t timeout_ms)
         bool is_last = s == last; /* s may be gone after the call */
 
         ur_service(lp, s);
+        looked++;
         if (is_last) break;
     }
     if (ur->ring_missing) ur_ring_fill(lp);
     else ur_ring_publish(ur);
+    return looked + (head - first);
 }
 
 static const struct io_ops ur_ops = {

@@ -458,7 +458,7 @@ struct io_ops {
     const char *name;
     int (*open)(struct io_loop *lp);                     /* 0 or -errno */
     void (*close)(struct io_loop *lp);
-    void (*turn)(struct io_loop *lp, uint32_t timeout_ms); /* waits, delivers completions */
+    uint32_t (*turn)(struct io_loop *lp, uint32_t timeout_ms); /* waits, delivers completions; 0 when there was nothing */
     int (*add)(struct io_loop *lp, struct io_sock *s);   /* takes an open descriptor in; 0 or -errno */
     void (*accept_start)(struct io_loop *lp, struct io_sock *s);
     void (*accept_stop)(struct io_loop *lp, struct io_sock *s);
@@ -483,7 +483,7 @@ struct io_outq {
     bool sending;
 };
 
-enum { IO_PIPE_BYTES = 131072, IO_PIPES_KEPT = 32 };
+enum { IO_PIPE_BYTES = 131072, IO_PIPES_KEPT = 32, IO_CATCH_UP_MS = 1000 };
 struct ep_loop;
 struct ur_loop;
 /* The event loop of one thread. */

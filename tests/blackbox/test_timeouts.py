@@ -1,10 +1,11 @@
 """Every time limit: it fires, not too early, and what makes progress is left alone."""
+import signal
 import threading
 import time
 
 import pytest
 
-from harness import BODY, DEAF, EARLY, GET, HOLD, OK, ONE, SLACK, Eof, noise, rx_queue, until
+from harness import BODY, DEAF, EARLY, GET, HOLD, OK, ONE, SLACK, Eof, noise, rx_queue, stopped, until
 
 pytestmark = pytest.mark.long
 
@@ -303,6 +304,94 @@ def test_timers_do_not_outlive_their_request(edge):
     until(lambda: time.monotonic() > tick or not c.open(), 3)
     assert c.get().status == 200
     assert rx_queue(c.peer, c.name) == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------------
+# a process that gets no CPU for longer than the limits: who sent in time is not blamed
+
+def stalled(e, act):
+    """Calls act() while the process stands still, for longer than a limit of one second."""
+    stopped(e)
+    try:
+        start = time.monotonic()
+        act()
+        until(lambda: time.monotonic() > start + 1.5, 5)
+    finally:
+        e.ramjet.signal(signal.SIGCONT)
+
+
+def test_a_stall_blames_no_upstream_that_answered(edge):
+    e = edge(ONE + "proxy-read-timeout = 1s\nproxy-next-upstream = off\n")
+    gate = threading.Event()
+    e.U.play([gate, OK])
+    clients = [e.client().send(GET) for _ in range(20)]
+    until(lambda: len(e.U.requests) == 20, 5, "all requests")
+    stalled(e, gate.set)
+    assert [c.response().status for c in clients] == [200] * 20
+
+
+def test_a_stall_blames_no_upstream_that_accepted(edge):
+    """The accept queue has room again while the process stands still, and the kernel completes the connect."""
+    e = edge(ONE.replace("$U", "$HOLE") + "proxy-connect-timeout = 4s\nproxy-next-upstream = off\n")
+    c = e.client().send(GET)
+    until(lambda: e.ramjet.admin_json("/admin/upstreams")["backends"][0]["endpoints"][0]["active"], 5, "the connect to begin")
+    hole = e.HOLE.sock
+    served = threading.Event()
+
+    def serve():
+        while not served.is_set():
+            sock, _ = hole.accept()
+            sock.settimeout(0.1)
+            threading.Thread(target=answer, args=(sock,), daemon=True).start()
+
+    def answer(sock):
+        try:
+            while not served.is_set():
+                try:
+                    if sock.recv(1000):
+                        sock.sendall(OK)
+                except TimeoutError:
+                    continue
+        finally:
+            sock.close()
+
+    def make_room():
+        start = time.monotonic()
+        threading.Thread(target=serve, daemon=True).start()
+        until(lambda: time.monotonic() > start + 4.5, 10)
+    stalled(e, make_room)
+    try:
+        assert c.response().status == 200
+    finally:
+        served.set()
+
+
+def test_a_stall_blames_no_client_for_its_head(edge):
+    e = edge("[ramjet]\nclient-header-timeout = 1s\n" + ONE)
+    e.U.play(OK)
+    clients = [e.client().send(GET[:20]) for _ in range(20)]
+    until(lambda: not any(rx_queue(c.peer, c.name) for c in clients), 5, "the heads to be read so far")
+    stalled(e, lambda: [c.send(GET[20:]) for c in clients])
+    assert [c.response().status for c in clients] == [200] * 20
+
+
+def test_a_stall_blames_no_client_for_its_body(edge):
+    e = edge("[ramjet]\nclient-body-timeout = 1s\n" + ONE)
+    e.U.play(OK)
+    c = e.client().send(b"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n\r\nhello")
+    until(lambda: e.U.requests, 5, "the head upstream")
+    stalled(e, lambda: c.send(b"world"))
+    assert c.response().status == 200
+    assert e.U.request.body == b"helloworld"
+
+
+def test_a_stall_ends_no_connection_whose_next_request_is_there(edge):
+    e = edge("[ramjet]\nkeep-alive = 1s\n" + ONE)
+    e.U.play(OK)
+    clients = [e.client() for _ in range(20)]
+    assert [c.get().status for c in clients] == [200] * 20
+    stalled(e, lambda: [c.send(GET) for c in clients])
+    assert [c.response().status for c in clients] == [200] * 20
 
 
 # ---------------------------------------------------------------------------------------------------------------------------

@@ -374,7 +374,7 @@ static void sim_step(struct sim_sock *k)
     }
 }
 
-static void sim_turn(struct io_loop *lp, uint32_t timeout_ms)
+static uint32_t sim_turn(struct io_loop *lp, uint32_t timeout_ms)
 {
     struct sim *sim = lp->sim;
     uint32_t n;
@@ -399,6 +399,7 @@ static void sim_turn(struct io_loop *lp, uint32_t timeout_ms)
             if (!sim->socks[n]->closing) sim_look(sim->socks[n]);
             sim_step(sim->socks[n]);
         }
+    return sim->moved;
 }
 
 static const struct io_ops sim_ops = {

@@ -34,7 +34,7 @@ static void clk_ut_to(struct clk_wheel *w, uint64_t ms)
 {
     w->now_ms = ms;
     w->now_ns = ms * 1000000;
-    clk_run(w);
+    clk_run(w, ms);
 }
 
 UT(clk_fires_once_never_early_at_most_two_ticks_late)

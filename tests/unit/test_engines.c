@@ -63,10 +63,9 @@ static void en_event(struct io_sock *s, enum io_event ev, int res, struct mem_bu
     }
 }
 
-/* A socket pair: our end in the loop as socket i, the far one in far[i]. */
-static struct en_sock *en_pair(struct en *e, int i)
+/* A socket pair: our end in the loop as k. Returns the far one. */
+static int en_open(struct en *e, struct en_sock *k)
 {
-    struct en_sock *k = &e->k[i];
     int fd[2];
 
     memset(k, 0, sizeof *k);
@@ -76,9 +75,15 @@ static struct en_sock *en_pair(struct en *e, int i)
     UT_CHECK(sys_socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) == 0);
     if (e->lp.nonblocking) sys_fcntl(fd[0], F_SETFL, O_RDWR | O_NONBLOCK);
     sys_fcntl(fd[1], F_SETFL, O_RDWR | O_NONBLOCK);
-    e->far[i] = fd[1];
     UT_CHECK(io_adopt(&e->lp, &k->s, fd[0]) == 0);
-    return k;
+    return fd[1];
+}
+
+/* The same as socket i, with the far end in far[i]. */
+static struct en_sock *en_pair(struct en *e, int i)
+{
+    e->far[i] = en_open(e, &e->k[i]);
+    return &e->k[i];
 }
 
 #define EN_UNTIL(cond) do { for (int en_i = 0; en_i < 400 && !(cond); en_i++) io_turn(&e->lp, 10); UT_CHECK(cond); } while (0)
@@ -495,6 +500,60 @@ static void en_receive_without_a_buffer(struct en *e)
     sys_close(e->far[1]);
 }
 
+/* Somebody whose bytes are waited for with a limit of time. */
+struct en_awaited {
+    struct en_sock k;
+    struct clk_timer t;
+    int blamed;                                                      /* the limit passed before bytes came: how often */
+};
+
+static void en_blame(struct clk_timer *t) { RJ_CONTAINER(t, struct en_awaited, t)->blamed += !RJ_CONTAINER(t, struct en_awaited, t)->k.bytes; }
+
+/* The wait in the kernel takes until long after the limits, and a signal ends it. */
+static long en_stall(long nr)
+{
+    struct timespec ts = {.tv_nsec = 300 * 1000000};
+
+    if (nr != SYS_epoll_pwait && nr != SYS_URING_ENTER) return 0;
+    sys_refuse = NULL;
+    nanosleep(&ts, NULL);
+    return -EINTR;
+}
+
+/* The thread stands still while bytes come in time: more than one look delivers, and nobody is blamed but who sent nothing. */
+static void en_stall_past_a_limit(struct en *e)
+{
+    enum { N = 700, SILENT = 3 };
+    static struct en_awaited a[N];
+    static int far[N];
+    int came = 0;
+
+    for (int i = 0; i < N; i++) {
+        far[i] = en_open(e, &a[i].k);
+        io_recv_start(&e->lp, &a[i].k.s);
+        a[i].t = (struct clk_timer){.fire = en_blame};
+        a[i].blamed = 0;
+    }
+    en_some_turns(e);
+    for (int i = 0; i < N; i++) {
+        clk_arm(&e->lp.clk, &a[i].t, 100);
+        if (i != SILENT) en_put(far[i], 0, 100);
+    }
+    sys_refuse = en_stall;
+    io_turn(&e->lp, 1000);
+    UT_CHECK(sys_refuse == NULL);
+    EN_UNTIL(a[SILENT].blamed);
+    for (int i = 0; i < N; i++) {
+        came += a[i].k.bytes == 100;
+        UT_INT(a[i].blamed, i == SILENT);
+        clk_drop(&e->lp.clk, &a[i].t);
+        io_close(&e->lp, &a[i].k.s);
+        sys_close(far[i]);
+    }
+    UT_INT(came, N - 1);
+    for (int i = 0; i < N; i++) EN_UNTIL(a[i].k.count[IO_CLOSED]);
+}
+
 UT(engines_keep_the_promises_of_io_ops)
 {
     static const struct { int line; const char *name; void (*run)(struct en *e); } rows[] = {
@@ -511,6 +570,7 @@ UT(engines_keep_the_promises_of_io_ops)
         UT_ROW("close with a copy elsewhere", en_close_with_a_copy_elsewhere),
         UT_ROW("reused slots", en_reused_slots),
         UT_ROW("receive without a buffer", en_receive_without_a_buffer),
+        UT_ROW("stall past a limit", en_stall_past_a_limit),
     };
 
     for (size_t i = 0; i < RJ_COUNT(en_ops); i++) {

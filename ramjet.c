@@ -12132,8 +12132,10 @@ static void rt_put_json_route(void *arg, const struct rt_shown *r)
     str_put_quoted(b, r->backend);
     str_put(b, S(",\"source\":"));
     str_put_quoted(b, r->source);
-    if (r->redirect.n) str_put(b, S(",\"redirect\":"));
-    if (r->redirect.n) str_put_quoted(b, r->redirect);
+    if (r->redirect.n) {
+        str_put(b, S(",\"redirect\":"));
+        str_put_quoted(b, r->redirect);
+    }
     str_putf(b, ",\"endpoints\":%u}", r->endpoints);
 }
 
@@ -12287,7 +12289,7 @@ static struct lm_bucket *lm_bucket_at(uint64_t key)
 /* The tick at which a bucket in that state is full again; a state that belongs to another key is that of a full one. */
 static inline uint64_t lm_full_at(uint64_t state, uint64_t key)
 {
-    return (state ^ key) & ((1u << LM_CHECK_BITS) - 1) ? 0 : state >> LM_CHECK_BITS;
+    return ((state ^ key) & ((1u << LM_CHECK_BITS) - 1)) ? 0 : state >> LM_CHECK_BITS;
 }
 
 static inline uint64_t lm_state(uint64_t full, uint64_t key) { return full << LM_CHECK_BITS | (key & ((1u << LM_CHECK_BITS) - 1)); }
@@ -13066,8 +13068,8 @@ static int rc_range_cmp(const void *a, const void *b)
 /* The addresses from low to high, bits of which are the network's. */
 static struct rt_range rc_range_of(const struct net_cidr *c)
 {
-    uint64_t ip[2] = {__builtin_bswap64(rt_load64(c->ip)), __builtin_bswap64(rt_load64(c->ip + 8))};
-    uint64_t host[2] = {c->bits >= 64 ? 0 : UINT64_MAX >> c->bits, c->bits <= 64 ? UINT64_MAX : c->bits >= 128 ? 0 : UINT64_MAX >> (c->bits - 64)};
+    const uint64_t ip[2] = {__builtin_bswap64(rt_load64(c->ip)), __builtin_bswap64(rt_load64(c->ip + 8))};
+    const uint64_t host[2] = {c->bits >= 64 ? 0 : UINT64_MAX >> c->bits, c->bits <= 64 ? UINT64_MAX : c->bits >= 128 ? 0 : UINT64_MAX >> (c->bits - 64)};
 
     return (struct rt_range){{ip[0] & ~host[0], ip[1] & ~host[1]}, {ip[0] | host[0], ip[1] | host[1]}};
 }
@@ -14556,11 +14558,13 @@ struct mw_hops {
 /* `1.2.3.4`, `1.2.3.4:567`, `[::1]`, `[::1]:80`, and with bare `::1`. The port tells nothing and is only checked. */
 static bool mw_to_hop(struct str s, bool bare, struct net_addr *out)
 {
-    size_t at = s.n && s.p[0] == '[' ? str_find(s, ']') + 1 : str_find(s, ':');
+    size_t at;
     uint64_t port;
 
+    if (!s.n) return false;
+    at = s.p[0] == '[' ? str_find(s, ']') + 1 : str_find(s, ':');
     if (at > s.n) return false;
-    if (s.n && s.p[0] != '[' && at < s.n && str_find(str_from(s, at + 1), ':') < s.n - at - 1) at = s.n; /* colons of an address */
+    if (s.p[0] != '[' && at < s.n && str_find(str_from(s, at + 1), ':') < s.n - at - 1) at = s.n; /* colons of an address */
     if (at < s.n && (s.p[at] != ':' || s.n - at > 6 || !str_to_u64(str_from(s, at + 1), &port) || port > 65535)) return false;
     if (!str_to_ip(str_of(s.p, at), out) || (out->family == AF_INET6 && !bare && s.p[0] != '[')) return false;
     str_unmap(out);

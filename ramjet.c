@@ -15326,7 +15326,7 @@ static void fl_pull(struct px_req *r, struct px_flow *f)
     case PX_SRC_IDLE:
         if (fl_wants_pump(r, f)) {
             if (!f->q.n && !f->q.sending && fl_to(r, f)) fl_pump_start(r, f);
-            if (f->src != PX_SRC_IDLE || fl_wants_pump(r, f)) return;
+            if (f->src != PX_SRC_IDLE || fl_wants_pump(r, f) || (f->done && fl_is_down(r, f))) return;
         }
         if (f->q.bytes >= PX_LOW) return;
         f->src = f->big ? PX_SRC_BIG : PX_SRC_STREAM;
@@ -16635,19 +16635,30 @@ static void px_linger(struct px_conn *c)
     io_recv_start(&c->w->loop, &c->s);
 }
 
+/* Something stands behind an answer that was fetched without a subscription: a pump leaves it with the kernel, and epoll may have told of it
+ * before, or not yet. */
+static bool px_has_more(const struct io_sock *s)
+{
+    uint8_t one;
+
+    return sys_recv(s->fd, &one, 1, MSG_PEEK | MSG_DONTWAIT) != -EAGAIN;
+}
+
 /* Gives the upstream connection back when both sides ended well. */
 static void px_finish_upstream(struct px_req *r)
 {
     struct up_conn *u = r->up;
+    bool armed = r->down_flow.src == PX_SRC_STREAM;
 
     if (!u) return;
-    if (r->up_spoiled || !r->up_flow.done || r->up_flow.q.n || r->up_flow.q.sending || r->connecting || !r->down_flow.done || r->w->px.draining) {
+    if (r->up_spoiled || !r->up_flow.done || r->up_flow.q.n || r->up_flow.q.sending || r->connecting || !r->down_flow.done || r->w->px.draining ||
+        (!armed && px_has_more(&u->s))) {
         px_drop_upstream(r);
         return;
     }
     r->up = NULL;
     u->pool->large = r->down_flow.bytes >= PX_PUMP_MIN;
-    up_release(u, r->down_flow.src == PX_SRC_STREAM);
+    up_release(u, armed);
 }
 
 /* HTTP/1.x: what becomes of the connection behind a response. True: it serves on. */

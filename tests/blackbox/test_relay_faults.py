@@ -377,6 +377,26 @@ def test_octets_that_come_together_with_the_next_request(edge, first, stray):
         assert c.response().body == b"/b%d" % i
 
 
+@pytest.mark.parametrize("size", [65536 + 500, 200000], ids=["one pipe", "several"])
+def test_octets_behind_a_spliced_answer_answer_nobody(edge, size):
+    """The next request of the pipeline is sent at the moment at which the pump is done: what it left in the socket is no answer to it."""
+    e = edge(ONE)
+
+    def script(conn, req):
+        if req.target != b"/large":
+            conn.send(own(req))
+            return
+        conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        conn.send(b"b" * size + STRAY)
+    e.U.play(script)
+    for i in range(60):
+        c = e.client()
+        c.send(f"GET /large HTTP/1.1\r\nHost: a.test\r\n\r\nGET /{i} HTTP/1.1\r\nHost: a.test\r\n\r\n".encode())
+        assert c.response().body == b"b" * size
+        assert c.response().body == b"/%d" % i
+        c.close()
+
+
 # ---------------------------------------------------------------------------------------------------------------------------
 # Trailers both ways
 

@@ -17403,12 +17403,10 @@ static void wrk_on_listener(struct io_sock *s, enum io_event ev, int res, struct
 
 static void wrk_on_deadline(struct clk_timer *t) { px_drain(RJ_CONTAINER(t, struct wrk, deadline), true); }
 
-/* Ends with wrk_close_listener, now or at IO_STOPPED: what has been taken comes before it. */
+/* Ends with wrk_close_listener at IO_STOPPED: what has been taken comes before it, also of a listener whose pause has only begun. */
 static void wrk_stop_listener(struct wrk *w, struct wrk_listener *l)
 {
-    if (!io_is_open(&l->s)) return;
-    if (l->paused || l->late) wrk_close_listener(w, l);
-    else io_accept_stop(&w->loop, &l->s);
+    if (io_is_open(&l->s)) io_accept_stop(&w->loop, &l->s);
 }
 
 static void wrk_on_delay(struct clk_timer *t)

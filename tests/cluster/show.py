@@ -94,8 +94,8 @@ def resident(pid):
 class Poller:
     """load poll: tells when an answer became what it should be."""
 
-    def __init__(self, r):
-        self.run = subprocess.Popen([LOAD, "poll", "--addr", "%s:%d" % r.address], stdin=subprocess.PIPE,
+    def __init__(self, r, limit="30s"):
+        self.run = subprocess.Popen([LOAD, "poll", "--addr", "%s:%d" % r.address, "--limit", limit], stdin=subprocess.PIPE,
                                     stdout=subprocess.PIPE, text=True)
 
     def want(self, host, path="/", status=200, upstream=None):

@@ -2,12 +2,13 @@
 // whose windows are named from stdin, a sweep over many hosts, and a poller that
 // tells when an answer changed.
 //
-//	load upstream --listen ADDRESS:PORT[,...] [--size BYTES]
+//	load upstream [--listen ADDRESS:PORT[,...]] [--size BYTES]
 //	load steady   --addr A:P --host H [--path /] [--conns N] [--rate R] [--idle N] [--format h%d.x --count N]
-//	load sweep    --addr A:P --format h%d.example.com --count N [--paths /a,/b] [--ready A:P]
+//	load sweep    --addr A:P --format h%d.example.com --count N [--paths /a,/b] [--ready A:P [--ready-path /readyz]] [--repeat 60s]
 //	load poll     --addr A:P
 //
-// poll reads lines "HOST PATH STATUS UPSTREAM" (UPSTREAM "-" is any), says
+// upstream reads lines "add ADDRESS:PORT" and "remove ADDRESS:PORT" and says "ok" to each; what is removed takes its connections with it. sweep
+// asks all once, or with --repeat again and again until all of them were right. poll reads lines "HOST PATH STATUS UPSTREAM" (UPSTREAM "-" is any), says
 // "polling" after its first request, and prints one JSON object when the answer is
 // as wanted. steady reads lines from stdin: "mark NAME" begins a window, "stop" (or the end
 // of stdin) ends the run; it then prints one JSON object.
@@ -19,7 +20,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"sort"
@@ -32,29 +32,84 @@ import (
 
 // ---------------------------------------------------------------- upstream
 
+// endpoint is one address of the upstream, with the connections that it has.
+type endpoint struct {
+	listener net.Listener
+	mu       sync.Mutex
+	conns    map[net.Conn]bool
+	closed   bool
+}
+
+func (e *endpoint) run(body string) {
+	for {
+		c, err := e.listener.Accept()
+		if err != nil {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if !e.closed {
+				fail(err)
+			}
+			return
+		}
+		e.mu.Lock()
+		if e.closed {
+			c.Close()
+		} else {
+			e.conns[c] = true
+			go func() {
+				serve(c, body)
+				e.mu.Lock()
+				delete(e.conns, c)
+				e.mu.Unlock()
+			}()
+		}
+		e.mu.Unlock()
+	}
+}
+
+func (e *endpoint) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	e.listener.Close()
+	for c := range e.conns {
+		c.Close()
+	}
+}
+
 func upstream(args []string) {
 	fs := flag.NewFlagSet("upstream", flag.ExitOnError)
 	listen := fs.String("listen", "", "addresses, comma separated")
 	size := fs.Int("size", 128, "bytes of a body")
 	fs.Parse(args)
 	body := strings.Repeat("x", *size)
-	for _, a := range strings.Split(*listen, ",") {
+	endpoints := map[string]*endpoint{}
+	add := func(a string) {
 		l, err := net.Listen("tcp", a)
 		if err != nil {
 			fail(err)
 		}
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					fail(err)
-				}
-				go serve(c, body)
-			}
-		}()
+		endpoints[a] = &endpoint{listener: l, conns: map[net.Conn]bool{}}
+		go endpoints[a].run(body)
+	}
+	for _, a := range strings.FieldsFunc(*listen, func(r rune) bool { return r == ',' }) {
+		add(a)
 	}
 	fmt.Println("listening")
-	io.Copy(io.Discard, os.Stdin)
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		word, a, _ := strings.Cut(in.Text(), " ")
+		switch {
+		case word == "add":
+			add(a)
+		case word == "remove" && endpoints[a] != nil:
+			endpoints[a].close()
+			delete(endpoints, a)
+		default:
+			fail(fmt.Errorf("upstream: what is %q?", in.Text()))
+		}
+		fmt.Println("ok")
+	}
 	select {}
 }
 
@@ -308,13 +363,15 @@ func sweep(args []string) {
 	count := fs.Int("count", 1, "how many hosts")
 	paths := fs.String("paths", "/", "paths, comma separated")
 	conns := fs.Int("conns", 8, "connections")
-	ready := fs.String("ready", "", "admin listener whose /readyz must say 200 first")
+	ready := fs.String("ready", "", "admin listener that must say 200 first")
+	readyPath := fs.String("ready-path", "/readyz", "what it is asked for")
+	repeat := fs.Duration("repeat", 0, "how long to ask again until all answers are right")
 	fs.Parse(args)
 
 	began := time.Now()
 	for *ready != "" {
 		c := &client{addr: *ready}
-		status, _, err := c.do("admin", "/readyz")
+		status, _, err := c.do("admin", *readyPath)
 		c.close()
 		if err == nil && status == 200 {
 			break
@@ -322,30 +379,44 @@ func sweep(args []string) {
 		time.Sleep(200 * time.Microsecond)
 	}
 	readyAfter := time.Since(began)
+	served := readyAfter // the last wrong answer
 	w := newWindow("sweep")
 	each := strings.Split(*paths, ",")
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for i := 0; i < *conns; i++ {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			c := &client{addr: *addr}
-			defer c.close()
-			for {
-				n := int(next.Add(1)) - 1
-				if n >= *count*len(each) {
-					return
+	once := func() (wrong bool) {
+		var next, last atomic.Int64
+		var wg sync.WaitGroup
+		for i := 0; i < *conns; i++ {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				c := &client{addr: *addr}
+				defer c.close()
+				for {
+					n := int(next.Add(1)) - 1
+					if n >= *count*len(each) {
+						return
+					}
+					t := time.Now()
+					status, _, err := c.do(fmt.Sprintf(*format, n%*count), each[n / *count])
+					w.add(status, time.Since(t), err)
+					if err != nil || status != 200 {
+						last.Store(int64(time.Since(began)))
+						if *repeat > 0 {
+							time.Sleep(5 * time.Millisecond) // what is not there yet is not asked for at full speed
+						}
+					}
 				}
-				t := time.Now()
-				status, _, err := c.do(fmt.Sprintf(*format, n%*count), each[n / *count])
-				w.add(status, time.Since(t), err)
-			}
-		}()
+			}()
+		}
+		wg.Wait()
+		served = max(served, time.Duration(last.Load()))
+		return last.Load() != 0
 	}
-	wg.Wait()
+	for once() && time.Since(began) < readyAfter+*repeat {
+	}
 	w.finish()
-	print(map[string]any{"ready_unix": float64(began.Add(readyAfter).UnixNano()) / 1e9, "window": w})
+	at := func(d time.Duration) float64 { return float64(began.Add(d).UnixNano()) / 1e9 }
+	print(map[string]any{"ready_unix": at(readyAfter), "served_unix": at(served), "window": w})
 }
 
 // -------------------------------------------------------------------- poll

@@ -198,7 +198,7 @@ property-peers: build/ramjet       ## [tests/property] MESSAGES=2000000 through 
 soak: build/ramjet                 ## [tests/soak/run] MINUTES=5 of mixed load under churn and hand-overs, rolling restarts, slow attacks, on each engine
 	@tests/soak/run --minutes $(MINUTES)
 
-bench: build/ramjet                ## [bench/run] measure beside nginx, HAProxy and a bare relay, under 30 minutes
+bench: build/ramjet                ## [bench/run] every scenario beside nginx, HAProxy, a bare relay and what else is built, under 30 minutes
 	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BENCH)"
 	@bench/run
 

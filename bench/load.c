@@ -4,9 +4,10 @@
  *       Answers by the last path segment: /128 is a body of 128 octets with a length, /102400c the same number in chunks of 32 KiB, /ws a WebSocket
  *       echo. A request body is thrown away.
  *   load load --port N [--path P] [--connections N] [--mode keep|new|ws|hold] [--depth N] [--upload N] [--chunked] [--rate N] [--hosts N]
- *             [--warmup S] [--seconds S] [--pids N,N] [--cpu N] [--cal-cpu N] [--sources N]
+ *             [--warmup S] [--seconds S] [--slot MS] [--pids N,N] [--cpu N] [--cal-cpu N] [--sources N]
  *       Prints one JSON object for one window. `pids` are the proxy's processes (their children and threads are found): their CPU time is read
- *       here, at the edges of the window. `mode hold` makes one request per connection, prints a line, and holds them until its input ends.
+ *       here, at the edges of the window. `mode hold` makes one request per connection, 32 at a time, prints a line, holds them until its input ends, and
+ *       prints how many the proxy closed meanwhile. `slot` adds a time line: per MS milliseconds the requests, p99, failed and lost ones.
  *
  * With --rate, requests are due at fixed times, and a latency counts from the time when the request was due: a stall of the proxy is charged to
  * every request that it delayed (coordinated omission). Without, each connection has `depth` requests in flight (closed loop).
@@ -29,7 +30,7 @@
 #include <sys/uio.h>
 #include <time.h>
 
-enum { IOVS = 16, UNIT = 32768, HEAD_MAX = 4096, BODY_BUFFER = 65536, WS_IN = 136, WS_OUT = 132, FD_MAX = 20000, PIDS = 256 };
+enum { IOVS = 16, UNIT = 32768, HEAD_MAX = 4096, BODY_BUFFER = 65536, WS_IN = 136, WS_OUT = 132, FD_MAX = 20000, PIDS = 256, HOLD_WAVE = 32 };
 enum { OP_ACCEPT = 1, OP_CONNECT, OP_SEND, OP_RECV, OP_CLOSE, OP_STDIN };
 
 static struct ring ring;
@@ -239,6 +240,7 @@ struct conn {
     int fd;
     uint8_t inflight;                                       /* completions that are still to come */
     bool broken, sending, receiving, in_body, dropping, ws, close_after, waiting;
+    bool ready, listed;                                     /* fixed rate: may take a request; stands in the list of idle ones */
     uint32_t id, next_host, left;                           /* left: answers of this round */
     uint64_t start;
     const struct message *message;
@@ -306,7 +308,7 @@ static void conn_forget(struct conn *c)
 {
     ring_sqe(&ring, IORING_OP_CLOSE, c->fd, NULL, 0, OP_CLOSE);
     c->fd = -1;
-    c->broken = c->sending = c->receiving = c->in_body = c->ws = c->close_after = c->waiting = false;
+    c->broken = c->sending = c->receiving = c->in_body = c->ws = c->close_after = c->waiting = c->ready = false;
     c->buf_n = 0;
     if (c->buf_size > HEAD_MAX) {
         free(c->buf);
@@ -530,28 +532,32 @@ static double calibrate(int cpu)
 
 /* ---- Latencies: 64 steps per power of two ----------------------------------------------------------------------------------------------- */
 
-static uint32_t histogram[64 * 128];
-static uint64_t latency_max, latency_n;
+struct latencies {
+    uint64_t n, max;
+    uint32_t count[64 * 128];
+};
 
-static void latency_add(uint64_t ns)
+static struct latencies whole, slot;                        /* of the window; of a piece of its time line */
+
+static void latency_add(struct latencies *l, uint64_t ns)
 {
     unsigned shift = ns < 128 ? 0 : 57 - (unsigned)__builtin_clzll(ns);
 
-    histogram[shift * 128 + (ns >> shift)]++;
-    latency_n++;
-    if (ns > latency_max) latency_max = ns;
+    l->count[shift * 128 + (ns >> shift)]++;
+    l->n++;
+    if (ns > l->max) l->max = ns;
 }
 
-static double latency_us(double part)
+static double latency_us(const struct latencies *l, double part)
 {
-    uint64_t want = (uint64_t)((double)latency_n * part), seen = 0;
+    uint64_t want = (uint64_t)((double)l->n * part), seen = 0;
 
     for (unsigned i = 0; i < 64 * 128; i++)
-        if ((seen += histogram[i]) > want) {
+        if ((seen += l->count[i]) > want) {
             unsigned shift = i / 128;
             return (double)((uint64_t)(i % 128) << shift) / 1000;
         }
-    return (double)latency_max / 1000;
+    return (double)l->max / 1000;
 }
 
 /* ---- The load ------------------------------------------------------------------------------------------------------------------------------ */
@@ -564,7 +570,7 @@ static struct {
     const char *path;
     int64_t upload;
     bool chunked;
-    double rate, warmup, seconds;
+    double rate, warmup, seconds, slot_ms;
 } opt = {.connections = 64, .depth = 1, .hosts = 1, .cpu = -1, .cal_cpu = -1, .sources = 1, .path = "/128", .upload = -1, .warmup = 0.15, .seconds = 0.5};
 
 static struct message *requests;
@@ -573,9 +579,12 @@ static bool in_window;
 static uint64_t turn_ns;                                    /* the time of this turn of the loop */
 static uint64_t done_n, errors_n, reconnects_n, bytes_in, bytes_out, held_n;
 static uint32_t *idle;                                      /* fixed rate: connections without a request */
-static int idle_n;
+static int idle_n, opened_n;
 static uint64_t rate_start;
 static uint64_t rate_next;                                  /* number of the next request */
+static struct { double p99; uint64_t requests, errors, lost; } *line;   /* the time line */
+static size_t line_n;
+static uint64_t slot_end, slot_errors, slot_lost;           /* counters at its start */
 
 static void requests_init(void)
 {
@@ -636,6 +645,16 @@ static void load_start(struct conn *c, uint64_t start)
     if (!c->receiving) conn_recv(c, true);
 }
 
+/* A connection without a request: a receive sees when the other side closes it. */
+static void load_idle(struct conn *c)
+{
+    if (!c->receiving) conn_recv(c, true);
+    if (opt.mode == MODE_HOLD) return;
+    c->ready = true;
+    if (!c->listed) idle[idle_n++] = c->id;
+    c->listed = true;
+}
+
 /* One round of a connection is over: its answers are there and its request is sent. */
 static void load_next(struct conn *c)
 {
@@ -645,6 +664,9 @@ static void load_next(struct conn *c)
             printf("{\"held\": %d, \"errors\": %lu}\n", opt.connections, errors_n);
             fflush(stdout);
         }
+        if (opened_n < opt.connections) load_open(&conns[opened_n++]);
+        if (c->close_after) conn_break(c), reconnects_n++;
+        else load_idle(c);
         return;
     }
     if (opt.mode == MODE_NEW || c->close_after) {
@@ -656,7 +678,7 @@ static void load_next(struct conn *c)
         }
         return;
     }
-    if (opt.rate > 0) idle[idle_n++] = c->id;
+    if (opt.rate > 0) load_idle(c);
     else load_start(c, turn_ns);
 }
 
@@ -665,7 +687,8 @@ static void load_answered(struct conn *c)
     c->left--;
     if (!in_window) return;
     done_n++;
-    latency_add(turn_ns - c->start);
+    latency_add(&whole, turn_ns - c->start);
+    if (line) latency_add(&slot, turn_ns - c->start);
 }
 
 /* Reads what is buffered. False: the answer is not one that was wanted. */
@@ -746,7 +769,7 @@ static void load_done(struct conn *c, unsigned op, int res)
         if (res < 0) {
             c->waiting = true;
             load_fail(c);
-        } else if (opt.rate > 0 && opt.mode == MODE_KEEP) idle[idle_n++] = c->id;
+        } else if (opt.rate > 0 && opt.mode == MODE_KEEP) load_idle(c);
         else load_start(c, turn_ns);
     } else if (op == OP_SEND) {
         c->sending = false;
@@ -773,21 +796,25 @@ static int64_t rate_run(void)
         due = rate_start + (uint64_t)((double)rate_next * 1e9 / opt.rate);
         if (due > now) return (int64_t)(due - now);
         if (idle_n == 0) return 1000000;                    /* all are busy: a completion wakes us */
-        rate_next++;
         struct conn *c = &conns[idle[--idle_n]];
-        if (c->fd < 0 || c->broken) continue;
+        c->listed = false;
+        if (!c->ready || c->broken) continue;               /* closed since; it is listed again when it is open again */
+        c->ready = false;
+        rate_next++;
         load_start(c, due);
     }
 }
 
+/* What has come is read before new requests start: one must not go to a connection whose end is already here. */
 static void load_turn(int64_t until_ns)
 {
+    static uint64_t due;                                    /* fixed rate: when to wake for the next request */
     struct io_uring_cqe *e;
     int64_t wait = until_ns;
 
     if (opt.rate > 0) {
-        int64_t due = rate_run();
-        if (due < wait) wait = due;
+        int64_t left = (int64_t)(due - now_ns());
+        if (left < wait) wait = left;
     }
     ring_wait(&ring, 1, &wait);
     turn_ns = now_ns();
@@ -796,8 +823,35 @@ static void load_turn(int64_t until_ns)
         uint32_t id = (uint32_t)(e->user_data >> 8);
         int res = e->res;
         ring_seen(&ring);
-        if (op == OP_STDIN) exit(0);
+        if (op == OP_STDIN) {
+            printf("{\"lost\": %lu}\n", reconnects_n);
+            exit(0);
+        }
         if (op != OP_CLOSE) load_done(&conns[id], op, res);
+    }
+    if (opt.rate > 0) due = now_ns() + (uint64_t)rate_run();
+}
+
+static void line_start(void)
+{
+    size_t most = (size_t)(opt.seconds * 1000 / opt.slot_ms) + 8;
+
+    line = grow(NULL, most * sizeof *line);
+    slot_end = now_ns() + (uint64_t)(opt.slot_ms * 1e6);
+}
+
+/* Closes every piece of the time line that is over. */
+static void line_run(void)
+{
+    while (line && turn_ns >= slot_end && line_n < (size_t)(opt.seconds * 1000 / opt.slot_ms)) {
+        line[line_n].p99 = latency_us(&slot, 0.99);
+        line[line_n].requests = slot.n;
+        line[line_n].errors = errors_n - slot_errors;
+        line[line_n++].lost = reconnects_n - slot_lost;
+        slot_errors = errors_n;
+        slot_lost = reconnects_n;
+        memset(&slot, 0, sizeof slot);
+        slot_end += (uint64_t)(opt.slot_ms * 1e6);
     }
 }
 
@@ -805,7 +859,10 @@ static uint64_t load_run(double seconds)
 {
     uint64_t start = now_ns(), end = start + (uint64_t)(seconds * 1e9);
 
-    for (turn_ns = start; turn_ns < end;) load_turn((int64_t)(end - turn_ns));
+    for (turn_ns = start; turn_ns < end; line_run()) {
+        uint64_t stop = line && slot_end > turn_ns && slot_end < end ? slot_end : end;
+        load_turn((int64_t)(stop - turn_ns));
+    }
     return turn_ns - start;
 }
 
@@ -824,8 +881,10 @@ static int load_main(void)
     for (int i = 0; i < opt.connections; i++) {
         conns[i].id = (uint32_t)i;
         conns[i].next_host = (uint32_t)(i * 7919) % (uint32_t)opt.hosts;
-        load_open(&conns[i]);
-        if (i % 128 == 127) load_turn(0);                   /* the backlog of a listener is short */
+    }
+    while (opened_n < opt.connections && !(opt.mode == MODE_HOLD && opened_n == HOLD_WAVE)) {
+        load_open(&conns[opened_n++]);
+        if (opened_n % 128 == 0) load_turn(0);              /* the backlog of a listener is short */
     }
     if (opt.mode == MODE_HOLD) {
         ring_sqe(&ring, IORING_OP_READ, 0, input, sizeof input, OP_STDIN);
@@ -838,6 +897,8 @@ static int load_main(void)
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t0);
     cpu = pids_cpu_ns();
     in_window = true;
+    reconnects_n = 0;
+    if (opt.slot_ms > 0) line_start();
     took = load_run(opt.seconds);
     cpu = pids_cpu_ns() - cpu;
     in_window = false;
@@ -846,9 +907,11 @@ static int load_main(void)
     after = calibrate(opt.cal_cpu);
     printf("{\"requests\": %lu, \"seconds\": %.6f, \"bytes_in\": %lu, \"bytes_out\": %lu, \"cpu_ns\": %lu, \"share\": %.4f, \"load_share\": %.4f, "
            "\"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f, \"errors\": %lu, \"reconnects\": %lu, \"cal_ns\": [%.1f, %.1f]",
-           done_n, (double)took / 1e9, bytes_in, bytes_out, cpu, (double)cpu / (double)took, (double)own / (double)took, latency_us(0.5),
-           latency_us(0.99), latency_us(0.999), (double)latency_max / 1000, errors_n, reconnects_n, before, after);
-    printf("}\n");
+           done_n, (double)took / 1e9, bytes_in, bytes_out, cpu, (double)cpu / (double)took, (double)own / (double)took, latency_us(&whole, 0.5),
+           latency_us(&whole, 0.99), latency_us(&whole, 0.999), (double)whole.max / 1000, errors_n, reconnects_n, before, after);
+    for (size_t i = 0; i < line_n; i++)
+        printf("%s[%lu, %.1f, %lu, %lu]", i ? ", " : ", \"line\": [", line[i].requests, line[i].p99, line[i].errors, line[i].lost);
+    printf(line_n ? "]}\n" : "}\n");
     return 0;
 }
 
@@ -857,7 +920,7 @@ static int load_main(void)
 static const struct option options[] = {
     {"cal-cpu", 1, 0, 'C'}, {"chunked", 0, 0, 'k'}, {"connections", 1, 0, 'c'}, {"cpu", 1, 0, 'u'}, {"depth", 1, 0, 'd'}, {"hosts", 1, 0, 'h'},
     {"mode", 1, 0, 'm'}, {"path", 1, 0, 'a'}, {"pids", 1, 0, 'i'}, {"port", 1, 0, 'p'}, {"rate", 1, 0, 'r'}, {"seconds", 1, 0, 's'},
-    {"sources", 1, 0, 'S'}, {"upload", 1, 0, 'U'}, {"warmup", 1, 0, 'w'}, {0},
+    {"slot", 1, 0, 'l'}, {"sources", 1, 0, 'S'}, {"upload", 1, 0, 'U'}, {"warmup", 1, 0, 'w'}, {0},
 };
 
 static void mode_set(const char *name)
@@ -900,6 +963,7 @@ int main(int argc, char **argv)
         case 'i': pids_set(optarg); break;
         case 'p': opt.port = atoi(optarg); break;
         case 'r': opt.rate = atof(optarg); break;
+        case 'l': opt.slot_ms = atof(optarg); break;
         case 's': opt.seconds = atof(optarg); break;
         case 'S': opt.sources = atoi(optarg); break;
         case 'U': opt.upload = atoll(optarg); break;

@@ -2,13 +2,16 @@
  *
  *   gcc -std=gnu11 -O2 -o build/matcher bench/matcher.c -lbearssl -linih -lpthread && build/matcher
  *
- * Prints nanoseconds per rt_find for 1, 1,000 and 5,000 hosts (the middle one has 10,001 routes), and then the CPU time and the memory of
- * compiling 5,000 Ingresses (two paths, a Service and an EndpointSlice each) and of one change in them. */
+ * Prints, a JSON object per line, nanoseconds per rt_find for 1, 1,000 and 5,000 hosts (the middle one has 10,001 routes; also for a host that is
+ * not there and for one of a wildcard), and then the CPU time and the memory of compiling 5,000 Ingresses (two paths, a Service and an
+ * EndpointSlice each) and of one change in them. */
 #define RAMJET_NO_MAIN 1
 #include "../ramjet.c"
 #include <malloc.h>
 
 enum { MATCHER_QUERIES = 4096, MATCHER_INGRESSES = 5000 };
+
+enum matcher_ask { MATCHER_HIT, MATCHER_MISS, MATCHER_WILD };
 
 struct matcher_query {
     struct str host, path;
@@ -42,8 +45,8 @@ static struct cfg *matcher_cfg(void)
     return cfg_load(&in, &report);
 }
 
-/* A table of hosts with the routes each, and one route for any host. */
-static void matcher_table(uint32_t hosts, uint32_t routes, const struct cfg *cfg)
+/* A table of hosts (wildcards when asked for) with the routes each, and one route for any host. */
+static void matcher_table(uint32_t hosts, uint32_t routes, bool wild, const struct cfg *cfg)
 {
     static const struct rt_policy policy;
     struct rt_changes c = {0};
@@ -56,7 +59,7 @@ static void matcher_table(uint32_t hosts, uint32_t routes, const struct cfg *cfg
     for (uint32_t h = 0; h < hosts; h++) {
         struct rt_rule rules[16];
 
-        snprintf(names[h], sizeof names[h], "service-%u.region-%u.example.com", h, h % 7);
+        snprintf(names[h], sizeof names[h], wild ? "*.service-%u.region-%u.example.com" : "service-%u.region-%u.example.com", h, h % 7);
         for (uint32_t i = 0; i < routes; i++)
             rules[i] = (struct rt_rule){.path = str_z(paths[i]), .type = i % 4 == 3 ? RT_EXACT : RT_PREFIX, .backend = slot, .policy = &policy, .name = S("ns/ingress")};
         rt_changes_add(&c, (struct rt_change){.name = str_z(names[h]), .host = rt_host_new(str_z(names[h]), rules, routes), .slot = RT_NO_BACKEND});
@@ -68,36 +71,50 @@ static void matcher_table(uint32_t hosts, uint32_t routes, const struct cfg *cfg
     mem_free(c.v);
 }
 
-static void matcher_lookups(uint32_t hosts, uint32_t routes)
+/* What is asked in turn; the text that the queries point to is returned. */
+static char *matcher_queries(struct matcher_query *q, uint32_t hosts, uint32_t routes, enum matcher_ask ask)
 {
-    struct cfg *cfg = matcher_cfg();
-    struct matcher_query *q = mem_need(MATCHER_QUERIES * sizeof *q);
+    static const char *const forms[] = {"service-%u.region-%u.example.com", "absent-%u.region-%u.example.com", "w.service-%u.region-%u.example.com"};
     char *text = mem_need(MATCHER_QUERIES * 128), *at = text;
-    uint64_t seed = 1, best = UINT64_MAX, found = 0;
+    uint64_t seed = 1;
 
-    rj.rt.workers = 1;
-    matcher_table(hosts, routes, cfg);
     for (uint32_t i = 0; i < MATCHER_QUERIES; i++) {
         uint32_t h = matcher_random(&seed, hosts), r = matcher_random(&seed, routes);
-        size_t host = (size_t)sprintf(at, "service-%u.region-%u.example.com", h, h % 7);
+        size_t host = (size_t)sprintf(at, forms[ask], h, h % 7);
         size_t path = (size_t)sprintf(at + host, r ? "/api/v%u/resource-%u%s" : "/", r % 3, r * 37, r % 4 == 3 ? "" : "/items/12345");
 
         q[i] = (struct matcher_query){str_of(at, host), str_of(at + host, path)};
         at += host + path;
     }
-    for (int round = 0; round < 200; round++) {
+    return text;
+}
+
+static void matcher_lookups(const char *name, uint32_t hosts, uint32_t routes, enum matcher_ask ask)
+{
+    enum { ROUNDS = 200 };
+    struct cfg *cfg = matcher_cfg();
+    struct matcher_query *q = mem_need(MATCHER_QUERIES * sizeof *q);
+    char *text = matcher_queries(q, hosts, routes, ask);
+    uint64_t best = UINT64_MAX, own = 0;
+
+    rj.rt.workers = 1;
+    matcher_table(hosts, routes, ask == MATCHER_WILD, cfg);
+    for (int round = 0; round < ROUNDS; round++) {
         uint64_t start = matcher_cpu_ns(), took;
 
         for (uint32_t i = 0; i < MATCHER_QUERIES; i++) {
             struct rt_match m;
 
-            found += rt_find(rt_live(), q[i].host, q[i].path, &m) && m.rule->path.n > 1;
+            own += rt_find(rt_live(), q[i].host, q[i].path, &m) && m.rule->name.n != 3;
         }
         took = matcher_cpu_ns() - start;
         if (took < best) best = took;
     }
-    printf("%5u hosts, %6u routes: %5.1f ns a lookup (%.0f %% by a path)\n", hosts, hosts * routes + 1, (double)best / MATCHER_QUERIES,
-           (double)found / (200.0 * MATCHER_QUERIES) * 100);
+    if (own != (ask == MATCHER_MISS ? 0 : ROUNDS * MATCHER_QUERIES)) {
+        fprintf(stderr, "%s: %lu answers by a rule of the host\n", name, own);
+        exit(1);
+    }
+    printf("{\"name\": \"%s\", \"value\": %.1f, \"unit\": \"ns\", \"hosts\": %u, \"routes\": %u}\n", name, (double)best / MATCHER_QUERIES, hosts, hosts * routes + 1);
     mem_free(q);
     mem_free(text);
     cfg_put(cfg);
@@ -128,6 +145,8 @@ static void matcher_app(struct obj_store *store, unsigned i, const char *path, u
     obj_read(str_of(text, (size_t)n), matcher_take, store, &err);
 }
 
+static void matcher_say(const char *name, double value, const char *unit) { printf("{\"name\": \"%s\", \"value\": %.2f, \"unit\": \"%s\"}\n", name, value, unit); }
+
 static void matcher_changes(void)
 {
     struct cfg *cfg = matcher_cfg();
@@ -153,14 +172,15 @@ static void matcher_changes(void)
     }
     rc_compile(&rc, &c);
     rt_publish(&c, cfg, 1, 1);
-    printf("%d ingresses: first compile and publish %.1f ms of CPU", MATCHER_INGRESSES, (double)(matcher_cpu_ns() - t) / 1e6);
+    matcher_say("compile and publish 5,000 Ingresses", (double)(matcher_cpu_ns() - t) / 1e6, "ms");
     mem_free(c.v);
     c = (struct rt_changes){0};
     rcu_collect();
     rt_collect();
     malloc_trim(0);
     at2 = matcher_resident();
-    printf(", %u routes; objects %.2f MB, compiler and table %.2f MB\n", rj.rt.hosts->routes, (double)(at1 - at0) / 1e6, (double)(at2 - at1) / 1e6);
+    matcher_say("memory of the objects of 5,000 Ingresses", (double)(at1 - at0) / 1e6, "MB");
+    matcher_say("memory of compiler and table of 5,000 Ingresses", (double)(at2 - at1) / 1e6, "MB");
     store.changed = rc_on_changed;
     store.arg = &rc;
     for (unsigned i = 0; i < 1000; i++) {
@@ -172,12 +192,16 @@ static void matcher_changes(void)
         rc_compile(&rc, &c);
         compile += matcher_cpu_ns() - start;
         start = matcher_cpu_ns();
-        if (!rt_publish(&c, cfg, 1, 1)) printf("nothing published\n");
+        if (!rt_publish(&c, cfg, 1, 1)) {
+            fprintf(stderr, "nothing published\n");
+            exit(1);
+        }
         rcu_collect();
         rt_collect();
         publish += matcher_cpu_ns() - start;
     }
-    printf("one change among them: compile %.1f us, publish and free %.1f us of CPU\n", (double)compile / 1e6, (double)publish / 1e6);
+    matcher_say("one change among 5,000 Ingresses, compile", (double)compile / 1e6, "us");
+    matcher_say("one change among 5,000 Ingresses, publish and free", (double)publish / 1e6, "us");
     rc_fini(&rc);
     store.changed = NULL;
     obj_store_fini(&store);
@@ -188,10 +212,11 @@ static void matcher_changes(void)
 
 int main(void)
 {
-    matcher_lookups(1, 10);
-    matcher_lookups(1000, 10);
-    matcher_lookups(5000, 2);
-    matcher_lookups(5000, 10);
+    matcher_lookups("route lookup, 1 host", 1, 10, MATCHER_HIT);
+    matcher_lookups("route lookup, 1,000 hosts, 10,001 routes", 1000, 10, MATCHER_HIT);
+    matcher_lookups("route lookup, 1,000 hosts, one that is not there", 1000, 10, MATCHER_MISS);
+    matcher_lookups("route lookup, 1,000 wildcard hosts", 1000, 10, MATCHER_WILD);
+    matcher_lookups("route lookup, 5,000 hosts, 50,001 routes", 5000, 10, MATCHER_HIT);
     matcher_changes();
     return 0;
 }

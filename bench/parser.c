@@ -65,7 +65,7 @@ static void parser_time(const struct parser_kind *k)
         if (ns < best_ns) best_ns = ns;
         if (cycles < best_cycles) best_cycles = cycles;
     }
-    printf("{\"kind\": \"%s\", \"octets\": %zu, \"ns\": %.1f, \"reference_cycles\": %.0f, \"mib_per_second\": %.0f}\n", k->name, k->n,
+    printf("{\"name\": \"parser, %s head of %zu octets\", \"value\": %.1f, \"unit\": \"ns\", \"reference_cycles\": %.0f, \"mib_per_second\": %.0f}\n", k->name, k->n,
            (double)best_ns / HEADS, (double)best_cycles / HEADS, (double)k->n * HEADS * 1e9 / (double)best_ns / 1048576);
 }
 

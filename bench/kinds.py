@@ -21,7 +21,7 @@ def cost(window, mib):
 
 def ratio(rounds, name, other, mib):
     """The ratio of two in each round: its median, lowest and highest; None without one."""
-    pairs = [(cost(r[name], mib), cost(r[other], mib)) for r in rounds if other in r]
+    pairs = [(cost(r[name], mib), cost(r[other], mib)) for r in rounds if name in r and other in r]
     ratios = sorted(a / b for a, b in pairs if a and b)
     return {"median": statistics.median(ratios), "low": ratios[0], "high": ratios[-1], "rounds": len(ratios)} if ratios else None
 
@@ -30,7 +30,7 @@ def summarize(scenario, candidates, rounds):
     """Per proxy: the medians of the rounds, and the ratios to nginx, to the bare relay (a goal that no machine changes), and to its own plain form."""
     summary = {}
     for c in candidates:
-        windows = [r[c.label] for r in rounds]
+        windows = [r[c.label] for r in rounds if c.label in r]
         costs = [v for w in windows if (v := cost(w, scenario.mib))]
         if not costs:
             summary[c.label] = {"failed": True, "errors": sum(w["errors"] for w in windows)}
@@ -52,15 +52,15 @@ def summarize(scenario, candidates, rounds):
 def costs(bench, scenario):
     options = bench.options
     candidates = [c if isinstance(c, Candidate) else Candidate(c) for c in scenario.who]
-    candidates = [c for c in candidates if bench.wanted([c.proxy]) and bench.proxy(c)]
+    candidates = [c for c in candidates if bench.each([c.proxy], lambda _, c=c: bench.proxy(c))]
     seconds = scenario.seconds or options.seconds
     rounds = []
     for i in range(options.rounds):
         windows = {}
         for k in range(len(candidates)):
             c = candidates[(k + i) % len(candidates)]           # nobody is always first
-            windows[c.label] = bench.window(bench.proxies[c.label], scenario.load, seconds)
-        rounds.append({c.label: windows[c.label] for c in candidates})
+            windows |= {c.label: w for w in bench.each([c.proxy], lambda _, c=c: bench.window(bench.proxies[c.label], scenario.load, seconds)).values()}
+        rounds.append({c.label: windows[c.label] for c in candidates if c.label in windows})
     bench.forget(candidates)
     return {"unit": "MiB" if scenario.mib else "request", "load": " ".join(scenario.load), "window_s": seconds, "rounds": rounds,
             "summary": summarize(scenario, candidates, rounds)}
@@ -113,9 +113,8 @@ def churn(bench, scenario):
     quick = bench.options.rounds == 1
     runs = {}
     for _ in range(1 if quick else 3):
-        for name in bench.wanted(scenario.who):
-            if r := churn_once(bench, name, scenario, quick):
-                runs.setdefault(name, []).append(r)
+        for name, r in bench.each(scenario.who, lambda n: churn_once(bench, n, scenario, quick)).items():
+            runs.setdefault(name, []).append(r)
     summary, lines = {}, {}
     for name, rs in runs.items():
         ratios = sorted(r["churn"]["p99_us"] / r["quiet"]["p99_us"] for r in rs)
@@ -168,15 +167,15 @@ def idle_two(bench, name):
 
 def idle(bench, scenario):
     counts = (1000,) if bench.options.rounds == 1 else (1000, 8000)
+    most = counts[-1]
+    less = counts[-2] if len(counts) > 1 else 0                 # from there on: what a proxy has once, like its pool of buffers, is no cost of a connection
+    memories = bench.each(scenario.who, lambda n: idle_once(bench, n, counts))
+    two = bench.each(memories, lambda n: idle_two(bench, n))
     summary = {}
-    for name in bench.wanted(scenario.who):
-        if not (memory := idle_once(bench, name, counts)):
-            continue
-        most = counts[-1]
-        less = counts[-2] if len(counts) > 1 else 0             # from there on: what a proxy has once, like its pool of buffers, is no cost of a connection
-        summary[name] = {"memory": memory, "two_workers": idle_two(bench, name), "connections": most,
-                         "per_connection": (memory[most]["Pss"] - memory[less]["Pss"]) / (most - less),
-                         "kept_per_connection": (memory[f"{most} closed"]["Pss"] - memory[0]["Pss"]) / most}
+    for name in two:
+        pss = {n: m["Pss"] for n, m in memories[name].items()}
+        summary[name] = {"memory": memories[name], "two_workers": two[name], "connections": most, "per_connection": (pss[most] - pss[less]) / (most - less),
+                         "kept_per_connection": (pss[f"{most} closed"] - pss[0]) / most}
     return {"summary": summary}
 
 
@@ -209,11 +208,10 @@ def first_answer_ms(bench, name, routes):
 def start(bench, scenario):
     times = 3 if bench.options.rounds == 1 else 10
     summary = {}
-    for name in bench.wanted(scenario.who):
-        for label, routes in [(name, 0)] + ([(name + "@5000", 5000)] if name in scenario.tables else []):
-            ms = [first_answer_ms(bench, name, routes) for _ in range(times)]
+    for routes, names in ((0, scenario.who), (5000, scenario.tables)):
+        for name, ms in bench.each(names, lambda n: [first_answer_ms(bench, n, routes) for _ in range(times)]).items():
             if None not in ms:
-                summary[label] = {"ms": statistics.median(ms), "low": min(ms), "high": max(ms), "times": times}
+                summary[name + (f"@{routes}" if routes else "")] = {"ms": statistics.median(ms), "low": min(ms), "high": max(ms), "times": times}
     return {"summary": summary}
 
 

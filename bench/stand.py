@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -157,7 +158,8 @@ class Bench:
         self.options = options
         self.dir = tempfile.mkdtemp(prefix="ramjet-bench-")
         self.proxies, self.missing, self.commands = {}, {}, {}
-        self.upstream = None
+        self.problems = []                                      # what could not be measured, and why; the rest goes on
+        self.upstream, self.scenario = None, ""
 
     def __enter__(self):
         os.makedirs(BUILD, exist_ok=True)
@@ -217,16 +219,33 @@ class Bench:
             p.process.send_signal({"nginx": signal.SIGHUP, "haproxy": signal.SIGUSR2}[kind])
 
     def proxy(self, candidate):
-        if candidate.label not in self.proxies and candidate.proxy not in self.missing:
-            p = self.start(candidate.proxy, **candidate.options)
-            if p:
-                self.proxies[candidate.label] = p.ready()
+        """The running proxy of a candidate; None when it is not on this machine."""
+        if candidate.label not in self.proxies:
+            if not (p := self.start(candidate.proxy, **candidate.options)):
+                return None
+            try:
+                p.ready()
                 gate(candidate.label, p.port, self.upstream.port)
-        return self.proxies.get(candidate.label)
+            except BaseException:
+                p.stop()
+                raise
+            self.proxies[candidate.label] = p
+        return self.proxies[candidate.label]
 
-    def wanted(self, names):
-        """Of the proxies of a scenario those that are asked for; the rest of the command line is `--only`."""
-        return [n for n in names if not self.options.only or n in self.options.only]
+    def each(self, names, measure):
+        """What measure(name) returns for each proxy that --only lets through, is on this machine and does not fail."""
+        done = {}
+        for name in names:
+            if name in self.missing or (self.options.only and name not in self.options.only):
+                continue
+            try:
+                if (result := measure(name)) is not None:
+                    done[name] = result
+            except (RuntimeError, OSError, ValueError, subprocess.SubprocessError, http.client.HTTPException) as e:
+                problem = f"{self.scenario}: {name}: {type(e).__name__}: {e}".strip().replace("\n", " ")
+                print(problem, file=sys.stderr)
+                self.problems.append(problem)
+        return done
 
     def forget(self, candidates):
         """Stops what only one scenario needs."""

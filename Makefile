@@ -46,7 +46,7 @@ DEPS_TEST  = buildah ca-certificates clang clang-tidy cppcheck git iproute2 libc
 DEPS       = $(sort $(DEPS_BUILD) $(DEPS_TEST))
 DEPS_BENCH = $(DEPS_BUILD) haproxy nginx-light python3-matplotlib valgrind wrk
 
-.PHONY: all asan bench bench-guard bench-quick check clean coverage deps fuzz help image license lint memcheck property property-peers readme release repro run show sim soak test tidy tools tsan unit
+.PHONY: all asan bench bench-guard bench-peers bench-quick check clean coverage deps fuzz help image license lint memcheck property property-peers readme release repro run show sim soak test tidy tools tsan unit
 .DELETE_ON_ERROR:
 
 all: ramjet                        ## build ./ramjet (the same as `make`)
@@ -205,6 +205,12 @@ bench: build/ramjet                ## [bench/run] every scenario beside nginx, H
 bench-quick: build/ramjet          ## [bench/run] the headline rows, under two minutes
 	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BENCH)"
 	@bench/run --quick
+
+bench-peers: build/ramjet          ## [bench/peers/build] build Caddy, Pingora and oha, fetch Traefik; then beside Traefik in a cluster, and under wrk and oha
+	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BENCH)"
+	@bench/peers/build
+	@bench/cluster-peers
+	@bench/cross
 
 bench-guard: build/ramjet          ## [bench/guard] instructions per request and per head; fails when one grew by more than 5 %
 	@$(MAKE) --no-print-directory deps DEPS="$(DEPS_BENCH)"

@@ -15,7 +15,7 @@ def machine(bench):
                 "haproxy": output("/usr/sbin/haproxy", "-v").splitlines()[0], "gcc": output("gcc", "--version").splitlines()[0]}
     for peer in ("caddy", "pingora", "traefik"):
         if os.path.exists(os.path.join(BUILD, peer)):
-            versions[peer] = " ".join(output(os.path.join(BUILD, peer), "version").replace("Version:", "").split()[:2])
+            versions[peer] = output(os.path.join(BUILD, peer), "version").splitlines()[0].removeprefix("Version:").strip()
     return {"when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "cpu": cpu.get("Model name"), "cpus": os.cpu_count(), "hypervisor": cpu.get("Hypervisor vendor"),
             "kernel": platform.release(), "machine": platform.machine(), "congestion_control": open("/proc/sys/net/ipv4/tcp_congestion_control").read().strip(),
             "load_average": os.getloadavg(), "commit": output("git", "rev-parse", "HEAD"), "changed": bool(output("git", "status", "--porcelain", "ramjet.c", "ramjet.h")),

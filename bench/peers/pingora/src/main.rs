@@ -20,7 +20,7 @@ impl ProxyHttp for Plain {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if arguments.len() != 4 {
-        println!("pingora 0.9");
+        println!("pingora 0.9.1");
         return;
     }
     let conf = ServerConf {

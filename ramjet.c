@@ -5433,7 +5433,7 @@ static bool http_path_is_plain(struct str s)
     return true;
 }
 
-/* Some servers take an encoded slash or backslash for a separator: `..` between such is readable in two ways. seg is a decoded segment. */
+/* Some servers take an encoded slash or backslash for a separator: `..` or `..;x` between such is readable in two ways. seg is a decoded segment. */
 static bool http_path_is_veiled(struct str seg)
 {
     size_t from = 0;
@@ -5445,7 +5445,7 @@ static bool http_path_is_veiled(struct str seg)
 
         if (!sep && i < seg.n) continue;
         cut = cut || sep;
-        if (cut && i - from == 2 && seg.p[from] == '.' && seg.p[from + 1] == '.') return true;
+        if (cut && http_path_dots(str_of(seg.p + from, i - from)) == 2) return true;
         from = i + 3;
         i += 2;
     }
@@ -14924,6 +14924,7 @@ static void fw_put_request(struct str_builder *sb, struct fw_request *r)
 
         if (!f->id) continue;
         if (f->id == HTTP_F_HOST || (http_field_flags(f->id) & (HTTP_FRAME | HTTP_OWN) && !fw_keeps(r, f))) f->drop = true;
+        if (f->id == HTTP_F_X_REQUEST_ID && !f->value_n && r->cfg->generate_request_id) f->drop = true; /* an empty one is none */
         if (f->drop) continue;
         if (f->id == HTTP_F_USER_AGENT) r->agent = str_of(r->head + f->value_at, f->value_n);
         if (f->id == HTTP_F_X_REQUEST_ID) r->request_id = str_of(r->head + f->value_at, f->value_n);

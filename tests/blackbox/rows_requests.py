@@ -746,6 +746,7 @@ PATHS = [
                     ("above the root, half escaped", b"/.%2E/admin"), ("above the root, half escaped the other way", b"/%2e./admin"), ("above the root, behind a dot", b"/./../admin"),
                     ("two dots and a parameter", b"/a/..;/secret"), ("two dots and a named parameter", b"/a/..;x=1/secret"), ("two dots, escaped, and a parameter", b"/a/%2e%2e;/secret"), ("a dot and a parameter", b"/.;/secret"),
                     ("two dots at an escaped slash", b"/a/..%2fsecret"), ("two dots at an escaped slash in capitals", b"/a/..%2Fsecret"), ("two dots between escaped slashes", b"/a%2f..%2fsecret"), ("two dots behind an escaped slash", b"/a%2f../secret"),
+                    ("two dots and a parameter behind an escaped slash", b"/a%2f..;/secret"), ("two dots and a parameter between escaped slashes", b"/a%2f..;x=1%2fsecret"), ("escaped dots and a parameter behind an escaped backslash", b"/a%5c%2e%2e;/secret"),
                     ("two dots at an escaped backslash", b"/a/..%5csecret"), ("escaped dots at an escaped slash", b"/a/%2e%2e%2fsecret"), ("NUL", b"/secret%00.png"), ("a raw backslash", b"/a\\..\\secret"), ("a bad escape", b"/%2"), ("a wide escape", b"/%u2215secret"))
 ] + [
     Request("7.3", case, get(target=t), 200, {"target": to, "at": "V"} if to.startswith(b"/secret") else {"target": to}, choice=choice)

@@ -94,6 +94,11 @@ def test_request_id_of_the_client_is_kept(edge):
     assert e.log_line(lambda x: x["path"] == "/with-id")["request_id"] == "abc-123"
 
 
+def test_an_empty_request_id_is_none(edge):
+    ids = upstream_request(edge(ONE), b"X-Request-ID: \r\n").all(b"X-Request-ID")
+    assert len(ids) == 1 and re.fullmatch(rb"[0-9A-Za-z-]{16,64}", ids[0]), ids
+
+
 def test_request_id_can_be_turned_off(edge):
     e = edge("[ramjet]\ngenerate-request-id = false\n" + ONE)
     assert upstream_request(e).get(b"X-Request-ID") is None

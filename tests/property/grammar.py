@@ -26,7 +26,7 @@ VERSIONS = (b"HTTP/1.10", b"HTTP/2.0", b"HTTP/0.9", b"http/1.1", b"HTTP/1.", b"H
 BAD_TARGETS = (b"/a#b", b"/#", b"/a\x01b", b"/a\x00b", b"/a\x7fb", b"/\xc3\xa4", b"/%", b"/%z", b"/%zz", b"/%4", b"/%00", b"/a%00b", b"\\a", b"a", b"a/b", b"?x", b"", b"/?%00", b"/?a#b", b"/?\xff",
                b"a.test:80", b"*", b"*x", b"/a\tb", b"/..", b"/../x", b"/a/../../x", b"/%2e%2e/x", b"/.%2E/x", b"/a/..;x/b", b"/a/..%2fb", b"/a/b%5c..%5Cc", b"/a/.;/b", b"/<a>", b"/\"",
                b"/a\\b", b"http://b.test/", b"http://u@a.test/", b"http:///x", b"ftp://a.test/", b"http://a.test/#x", b"http://a.test:99999/", b"httpss://a.test/", b"http:/a.test/", b"/a b",
-               b"http://a.test/../x", b"http://a.test?y", b"https://a.test", b"HTTP://A.test/x", b"/%2f..", b"/..%2f", b"/x%2F..%2f..")
+               b"http://a.test/../x", b"http://a.test?y", b"https://a.test", b"HTTP://A.test/x", b"/%2f..", b"/..%2f", b"/x%2F..%2f..", b"/x%2f..;y/z", b"/x%5c%2e%2e;")
 BAD_HOSTS = (b"a.test, b.test", b"a.test/x", b"u@a.test", b"a b", b"a.test?x", b"http://a.test", b"a.test:8x", b"a.test:-1", b"a.test:80:80", b"[::1", b"::1", b"[::1]x", b"[zz]", b"a.test\x00",
              b"a\x01", b"a\xc3\xa4", b"a.test:99999", b"a.test:65536", b"a.test:999999", b"", b":80", b"a..test", b".a.test", b"a.test..", b".", b"[1::2::3]", b"[::1]:", b"a|b", b"~a", b"*.test", b"a%2etest",
              b"[::ffff:1.2.3.4]", b"a.test:00080", b"x" * 250 + b".test", b"x" * 255)

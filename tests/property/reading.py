@@ -106,7 +106,7 @@ def authority(octets):
 
 def normal_path(path):
     """RFC 3986 section 6.2.2: unreserved octets decoded, digits in capitals, dot segments removed. %2F and %5C stay and separate nothing.
-    Refused: what leads above the root, and dot segments that some servers see and others do not: `..;x`, `..%2Fx`."""
+    Refused: what leads above the root, and dot segments that some servers see and others do not: `..;x`, `..%2Fx`, `x%2F..;y`."""
     def decode(m):
         c = bytes((int(m.group(1), 16),))
         return c if re.match(rb"[A-Za-z0-9._~-]", c) else m.group(0).upper()
@@ -114,7 +114,7 @@ def normal_path(path):
     segments, kept, last = path.split(b"/")[1:], [], b""
     for last in segments:
         parts = re.split(rb"%2F|%5C", last)
-        if len(parts) > 1 and b".." in parts:
+        if len(parts) > 1 and any(re.match(rb"\.\.(;|$)", part) for part in parts):
             raise Refused("a veiled dot segment")
         if re.match(rb"\.\.?;", last):
             raise Refused("a dot segment with parameters")

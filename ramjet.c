@@ -11746,6 +11746,64 @@ static struct rt_backends *rt_backends_build(bool pinned)
     return b;
 }
 
+/* ---- endpoints that leave ---- */
+
+/* Endpoints of old (may be NULL) that now (the same) may not have: what stands between an equal begin and an equal end. */
+static void rt_note_gone(struct rt_gone *g, const struct rt_backend *old, const struct rt_backend *now)
+{
+    uint32_t from = 0, to = old ? old->n : 0, n = now ? now->n : 0;
+
+    while (from < to && from < n && old->ep[from].hash == now->ep[from].hash) from++;
+    while (to > from && n > from && old->ep[to - 1].hash == now->ep[n - 1].hash) to--, n--;
+    if (from == to) return;
+    if (g->cap - g->n < to - from) {
+        uint64_t *more;
+
+        g->cap = (g->n + to - from) * 2;
+        more = mem_need(g->cap * sizeof *more);
+        if (g->n) memcpy(more, g->hash, g->n * sizeof *more);
+        mem_free(g->hash);
+        g->hash = more;
+    }
+    while (from < to) g->hash[g->n++] = old->ep[from++].hash;
+}
+
+static void rt_note_all_gone(const struct rt_backends *old, const struct rt_backends *now)
+{
+    for (uint32_t i = 0; i < old->n; i++)
+        if (i >= now->n || old->at[i] != now->at[i]) rt_note_gone(&rj.rt.gone, old->at[i], i < now->n ? now->at[i] : NULL);
+}
+
+static int rt_hash_cmp(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* The addresses (their hashes) that have left the table in service since the last call, all their backends thought of. Freed by the caller. */
+static struct rt_gone rt_take_gone(void)
+{
+    struct rt_gone g = rj.rt.gone;
+    const struct rt_backends *all = g.n ? rj.rt.last->backends : NULL;
+    bool *stays = mem_need(g.n);
+    uint32_t n = 0;
+
+    rj.rt.gone = (struct rt_gone){0};
+    if (g.n) qsort(g.hash, g.n, sizeof *g.hash, rt_hash_cmp);
+    for (uint32_t i = 0; all && i < all->n; i++)
+        for (uint32_t k = 0; all->at[i] && k < all->at[i]->n; k++) {
+            uint64_t *found = bsearch(&all->at[i]->ep[k].hash, g.hash, g.n, sizeof *g.hash, rt_hash_cmp);
+
+            if (found) stays[found - g.hash] = true;
+        }
+    for (uint32_t i = 0; i < g.n; i++)
+        if (!stays[i]) g.hash[n++] = g.hash[i];
+    g.n = n;
+    mem_free(stays);
+    return g;
+}
+
 /* Makes the snapshot of the newest or the pinned table and puts it in service. */
 static struct rt_snapshot *rt_go_live(const struct cfg *cfg, uint64_t generation, uint64_t t_event_ns)
 {
@@ -11764,6 +11822,7 @@ static struct rt_snapshot *rt_go_live(const struct cfg *cfg, uint64_t generation
     s->any = rt_hosts_get(hosts, S(""));
     s->fallback = fallback && fallback->n ? &fallback->rule[0] : NULL;
     s->backends = rt_backends_build(t->pinned != 0);
+    if (old) rt_note_all_gone(old->backends, s->backends);
     s->digest = hosts->digest + s->backends->digest;
     s->cfg = cfg_get(cfg);
     s->seq = ++t->seq;
@@ -12056,6 +12115,7 @@ static void rt_fini(void)
         t->waiting = b->next;
         rt_block_free(b);
     }
+    mem_free(t->gone.hash);
     mem_free(t->slots);
     map_free(&t->policies);
     map_free(&t->rules);
@@ -13732,7 +13792,7 @@ static void up_release(struct up_conn *c, bool armed)
 
     c->req = NULL;
     c->served++;
-    if ((p->keepalive_requests && c->served >= p->keepalive_requests) || p->idle_n >= p->keepalive || lp->clk.now_ms - c->born_ms >= p->life_ms) {
+    if (p->gone || (p->keepalive_requests && c->served >= p->keepalive_requests) || p->idle_n >= p->keepalive || lp->clk.now_ms - c->born_ms >= p->life_ms) {
         up_close_idle(c);
         return;
     }
@@ -13947,8 +14007,22 @@ static struct up_group *up_group_for(struct up *up, const struct rt_backend *b, 
 static struct up_pool *up_pool_at(struct up *up, struct up_group *g, const struct rt_backend *b, uint32_t i)
 {
     if (!g->pools[i]) g->pools[i] = up_pool_for(up, b, &b->ep[i]);
-    if (g->pools[i]) g->pools[i]->used_ms = up->lp->clk.now_ms;
+    if (g->pools[i]) {
+        g->pools[i]->used_ms = up->lp->clk.now_ms;
+        g->pools[i]->gone = false;
+    }
     return g->pools[i];
+}
+
+/* The endpoints with these addresses are in no backend any more: their idle connections end, and those in use behind their exchange. */
+static void up_leave(struct up *up, const struct rt_gone *gone)
+{
+    for (uint32_t i = 0; i < gone->n; i++)
+        for (struct up_pool *p = up->pools[gone->hash[i] % UP_TABLE]; p; p = p->next) {
+            if (p->hash != gone->hash[i]) continue;
+            p->gone = true;
+            while (p->idle_n) up_close_idle(RJ_CONTAINER(p->idle.next, struct up_conn, link));
+        }
 }
 
 /* ---- pickers ---- */
@@ -18425,6 +18499,24 @@ static int ctl_open(struct ctl *c, const struct ctl_options *o, struct log_err *
     return 0;
 }
 
+static void ctl_on_gone(struct wrk *w, void *arg) { up_leave(&w->up, arg); }
+
+static void ctl_on_gone_done(void *arg)
+{
+    mem_free(((struct rt_gone *)arg)->hash);
+    mem_free(arg);
+}
+
+/* Tells the workers which endpoints are in no backend any more. */
+static void ctl_tell_gone(void)
+{
+    struct rt_gone *gone = mem_need(sizeof *gone);
+
+    *gone = rt_take_gone();
+    if (gone->n) wrk_ask(ctl_on_gone, ctl_on_gone_done, gone);
+    else ctl_on_gone_done(gone);
+}
+
 /* One turn: events, then what they changed. */
 static void ctl_turn(struct ctl *c)
 {
@@ -18444,6 +18536,7 @@ static void ctl_turn(struct ctl *c)
     if (c->checked != rj.rt.seq) {
         c->checked = rj.rt.seq;
         chk_update(&c->chk);
+        if (rj.rt.gone.n) ctl_tell_gone();
     }
     ctl_drain_logs(c);
     rcu_collect();

@@ -1922,6 +1922,11 @@ struct rt_slot {
     bool free;
 };
 
+/* Endpoints that have left the tables in service: hashes of their addresses. */
+struct rt_gone {
+    uint64_t *hash;
+    uint32_t n, cap;
+};
 struct rt_state {
     int workers;                                         /* that hold leases; set before the first publication */
     struct rt_hosts *hosts;                              /* newest */
@@ -1941,6 +1946,7 @@ struct rt_state {
     struct rt_snapshot *first, *last;                    /* oldest and newest snapshot that exist */
     struct rt_block *waiting;                            /* blocks out of use that a snapshot may still show */
     bool sweep;                                          /* a block or a snapshot has gone since the last look at them */
+    struct rt_gone gone;                                 /* since the last rt_take_gone; they may be back by then */
     uint64_t publish_wall_ms;
 };
 
@@ -2089,6 +2095,7 @@ struct up_pool {
     uint32_t fails;
     uint32_t ewma_us;                                    /* time to the response head, smoothed */
     bool large;                                          /* the last answer was large: see px_expects_large */
+    bool gone;                                           /* in no backend any more: nothing is kept */
     uint32_t keepalive, keepalive_ms, keepalive_requests, life_ms;
     uint64_t requests, failures;
 };

@@ -57,6 +57,60 @@ def test_concurrent_requests_take_connections_of_their_own(edge):
     until(lambda: e.idle("s") == 8, 5, "eight idle connections")
 
 
+LEAVING = """
+[backend s]
+endpoint = $U
+endpoint = $V
+[backend t]
+endpoint = $U
+[route r]
+host = a.test
+path = /
+type = prefix
+backend = s
+[route t]
+host = b.test
+path = /
+type = prefix
+backend = t
+"""
+
+
+def test_idle_connections_of_an_endpoint_end_when_no_backend_has_it(fresh):
+    """A minute of upstream-keepalive-timeout is not waited for; what another backend still uses stays."""
+    e = fresh(LEAVING + "# $W\n", workers=2)
+    gate = threading.Event()
+    clients = [e.client().send(GET) for _ in range(20)]
+    e.U.play([gate, OK]), e.V.play([gate, OK]), e.W.play(OK)
+    until(lambda: len(e.U.requests) == len(e.V.requests) == 10, 5, "twenty requests at once")
+    gate.set()
+    assert [c.response().status for c in clients] == [200] * 20
+    until(lambda: e.idle("s") == 20, 5, "twenty idle connections")
+    e.ramjet.write(e.fill(LEAVING.replace("$U\nendpoint = $V", "$W")))
+    until(lambda: not e.V.live(), 5, "the connections of V to end")
+    assert len(e.U.live()) == 10 and all(c.get(host="b.test").status == 200 for c in clients[:5])
+    assert len(e.U.conns) == 10, "the pool survives, as backend t has U, too"
+    e.ramjet.write(e.fill(ONE.replace("$U", "$W")))
+    until(lambda: not e.U.live(), 5, "the connections of U to end with its last backend")
+
+
+def test_a_connection_in_use_ends_behind_its_exchange_when_its_endpoint_has_left(fresh):
+    e = fresh(LEAVING)
+    gate = threading.Event()
+    e.U.play(OK), e.V.play([gate, OK])
+    clients = [e.client().send(GET) for _ in range(2)]
+    until(lambda: e.U.complete and e.V.requests, 5, "a request at each endpoint")
+    e.ramjet.write(e.fill(LEAVING.replace("endpoint = $V\n", "")))
+    until(lambda: len(e.ramjet.admin_json("/admin/upstreams")["backends"][0]["endpoints"]) == 1, 5, "V to leave")
+    gate.set()
+    assert [c.response().status for c in clients] == [200, 200]
+    until(lambda: not e.V.live(), 5, "the connection to end")
+    e.ramjet.write(e.fill(LEAVING))                      # it comes back, and is kept again
+    until(lambda: len(e.ramjet.admin_json("/admin/upstreams")["backends"][0]["endpoints"]) == 2, 5, "V to come back")
+    until(lambda: e.get().status == 200 and len(e.V.complete) == 2, 5, "another request at V")
+    until(lambda: len(e.V.live()) == 1 and e.idle("s") == 2, 5, "its connection to be kept")
+
+
 def test_idle_connections_are_limited(edge):
     e = edge(ONE.replace("endpoint = $U", "endpoint = $U\nupstream-keepalive-connections = 3"))
     held = threading.Event()

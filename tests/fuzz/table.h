@@ -45,6 +45,7 @@ static bool fz_table_compile(struct fz_table *t)
 
     rc_compile(&t->rc, &t->changes);
     published = rt_publish(&t->changes, t->cfg, 1, 1);
+    mem_free(rt_take_gone().hash);
     rcu_collect();
     rt_collect();
     FZ_CHECK(rt_live() != NULL);

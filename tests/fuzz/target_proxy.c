@@ -75,6 +75,7 @@ static void fzp_publish(uint32_t version)
     rc_set_config(&fzp_table.rc, fzp_table.cfg[version]);
     rc_compile(&fzp_table.rc, &fzp_table.changes);
     rt_publish(&fzp_table.changes, fzp_table.cfg[version], 1, 1);
+    mem_free(rt_take_gone().hash);
     rcu_collect();
     rt_collect();
     mem_fail_at = fail_at;

@@ -119,15 +119,19 @@ static struct {
     struct cfg *now;
 } ps_table;
 
-static void ps_publish(struct cfg *cfg)
+static void ps_publish(struct wrk *w, struct cfg *cfg)
 {
     long fail_at = mem_fail_at;
+    struct rt_gone gone;
 
     mem_fail_at = 0;                                                 /* the control thread's allocations are not counted */
     ps_table.now = cfg;
     rc_set_config(&ps_table.rc, cfg);
     rc_compile(&ps_table.rc, &ps_table.changes);
     rt_publish(&ps_table.changes, cfg, 1, 1);
+    gone = rt_take_gone();
+    if (w) up_leave(&w->up, &gone);
+    mem_free(gone.hash);
     rcu_collect();
     rt_collect();
     mem_fail_at = fail_at;
@@ -175,7 +179,7 @@ static bool ps_open(void)
     rj.rt.workers = 1;
     rj.log_level = LOG_ERROR;
     rc_init(&ps_table.rc, &ps_table.store, ps_table.cfg[0][0]);
-    ps_publish(ps_table.cfg[0][0]);
+    ps_publish(NULL, ps_table.cfg[0][0]);
     lm_open(RT_LIMITS_RATE | RT_LIMITS_CONNECTIONS);
     return true;
 }
@@ -722,7 +726,7 @@ static void ps_turn(struct sim *sim)
         else ps_client_turn(c);
     }
     for (struct ps_server *s = x->servers; s; s = s->next) ps_server_turn(s);
-    if (sim_chance(sim, 40)) ps_publish(ps_table.cfg[x->proxied][sim_random(sim, PS_VERSIONS)]);
+    if (sim_chance(sim, 40)) ps_publish(x->w, ps_table.cfg[x->proxied][sim_random(sim, PS_VERSIONS)]);
     if (x->alloc_fails && !mem_fail_at && sim_chance(sim, 6)) {
         mem_fail_at = 1 + (long)sim_random(sim, 12);
         mem_fail_more = sim_chance(sim, 2) ? (long)sim_random(sim, 8) : 0;
@@ -776,7 +780,7 @@ static void ps_start(struct ps_world *x, uint32_t seed)
     sim->delay = sim_random(sim, 7);
     sim->all_big = sim_chance(sim, 2);
     x->proxied = sim_chance(sim, 3);
-    ps_publish(ps_table.cfg[x->proxied][0]);
+    ps_publish(NULL, ps_table.cfg[x->proxied][0]);
     rj.lm.seed[0] = rj.lm.seed[1] = seed;
     x->seed = seed;
     x->mode = seed % 5;

@@ -7330,7 +7330,7 @@ static struct tls_conn *tls_client_new(const struct tls_client_config *cfg, stru
  * cfg_ : Settings
  *
  * Owns:    struct cfg, struct cfg_report, the options table CFG_OPTIONS.
- * Calls:   sys_ mem_ str_ map_ log_ http_
+ * Calls:   sys_ mem_ str_ map_ log_ dns_ http_
  * Threads: loaded and counted by the control thread (before that, by main); fields are read by everybody.
  * Rules:   1. One table in, one immutable struct out: flag over environment over file over default.
  *          2. Every problem is reported, with where it stood, what was found and what is accepted.
@@ -7339,7 +7339,7 @@ static struct tls_conn *tls_client_new(const struct tls_client_config *cfg, stru
 
 #include <ini.h>
 
-enum { CFG_FILE_MAX = 64 << 20, CFG_LINE_MAX = 197, CFG_NAME_MAX = 150, CFG_PATH_MAX = 4096, CFG_PIPE_MS = 2000 };
+enum { CFG_FILE_MAX = 64 << 20, CFG_INIH_MAX = 197, CFG_LINE_MAX = 4096, CFG_NAME_MAX = 150, CFG_PATH_MAX = 4096, CFG_PIPE_MS = 2000 };
 
 static const struct cfg_info cfg_info[CFG_OPTION_COUNT] = {
 #define X(name_, field_, type_, choices_, fallback_, where_, help_)                                                                  \
@@ -7400,10 +7400,11 @@ static const char *cfg_accepts(const struct cfg_info *o, char *out, size_t n)
         [CFG_HOST] = "a host name, with or without a port",
         [CFG_KEY] = "$remote_addr, $request_uri, $uri, $host, $http_NAME, $cookie_NAME, $arg_NAME and text, at most 63 bytes",
         [CFG_FIELD] = "NAME: VALUE of a field that is not about framing, the connection, the date or a redirect",
-        [CFG_LIST] = "names separated by commas", [CFG_LISTEN] = "ADDRESS:PORT, :PORT, PORT, unix:/PATH or off",
+        [CFG_LABELS] = "names of a-z, 0-9 and - separated by commas", [CFG_LISTEN] = "ADDRESS:PORT, :PORT, PORT (1..65535), unix:/PATH or off",
         [CFG_LOCATION] = "a URL such as https://example.com/a or a path that begins with one /, of visible ASCII and without $",
         [CFG_MS] = "a duration such as 250ms, 5s, 2m, 1h or seconds", [CFG_NAMES] = "names of fields that are not about framing or the connection",
         [CFG_PATH] = "a path that begins with /, without //, dot segments, ?, #, %2f, bad escapes, blanks and bytes outside ASCII",
+        [CFG_SERVERS] = "ADDRESS or ADDRESS:PORT, separated by commas",
         [CFG_SIZE] = "a size such as 512, 8k, 1m", [CFG_TEXT] = "a text", [CFG_UINT] = "a number",
     };
     char words[160];
@@ -7461,7 +7462,15 @@ static void *cfg_append(struct mem_arena *a, uint32_t *n, void *v, size_t size)
     return bigger;
 }
 
-static bool cfg_set_listen(struct mem_arena *a, struct cfg_listen *l, struct str s)
+static bool cfg_same_listener(const struct cfg_listener *a, const struct cfg_listener *b)
+{
+    const struct net_addr *x = &a->addr, *y = &b->addr;
+
+    return x->family == y->family && x->port == y->port && memcmp(x->ip, y->ip, sizeof x->ip) == 0 && str_eq(a->path, b->path);
+}
+
+/* twice: the list has this one already. */
+static bool cfg_set_listen(struct mem_arena *a, struct cfg_listen *l, struct str s, bool *twice)
 {
     struct cfg_listener one;
 
@@ -7470,6 +7479,8 @@ static bool cfg_set_listen(struct mem_arena *a, struct cfg_listen *l, struct str
         return true;
     }
     if (!cfg_to_listener(a, s, &one)) return false;
+    for (uint32_t i = 0; i < l->n; i++) *twice |= cfg_same_listener(&l->v[i], &one);
+    if (*twice) return false;
     l->v = cfg_append(a, &l->n, l->v, sizeof one);
     l->v[l->n - 1] = one;
     return true;
@@ -7491,13 +7502,17 @@ static bool cfg_set_cidrs(struct mem_arena *a, struct cfg_cidrs *c, struct str s
     return true;
 }
 
-static bool cfg_set_list(struct mem_arena *a, struct cfg_list *l, struct str s)
+/* Labels as RFC 1123 has them, which names of namespaces are. */
+static bool cfg_set_labels(struct mem_arena *a, struct cfg_list *l, struct str s)
 {
     struct str piece;
 
     while (str_cut(&s, ',', &piece)) {
         piece = str_trim(piece);
         if (!piece.n) return !s.p && !l->n;
+        if (piece.n > 63 || piece.p[0] == '-' || piece.p[piece.n - 1] == '-') return false;
+        for (size_t i = 0; i < piece.n; i++)
+            if (!(piece.p[i] >= 'a' && piece.p[i] <= 'z') && !str_is_digit(piece.p[i]) && piece.p[i] != '-') return false;
         l->v = cfg_append(a, &l->n, l->v, sizeof piece);
         l->v[l->n - 1] = str_dup(a, piece);
     }
@@ -7696,7 +7711,8 @@ static int cfg_set(struct cfg *c, struct mem_arena *a, int option, struct str s,
 {
     const struct cfg_info *o = &cfg_info[option];
     void *field = (char *)c + o->offset;
-    bool ok = false, later = false;
+    struct net_addr servers[DNS_SERVERS_MAX];
+    bool ok = false, later = false, twice = false;
     char accepts[256];
     int at;
 
@@ -7715,17 +7731,18 @@ static int cfg_set(struct cfg *c, struct mem_arena *a, int option, struct str s,
     case CFG_FLAGS: ok = cfg_set_flags(o->choices, field, s); break;
     case CFG_HOST: ok = cfg_set_host(a, field, s); break;
     case CFG_KEY: ok = cfg_set_key(a, field, s); break;
-    case CFG_LIST: ok = cfg_set_list(a, field, s); break;
-    case CFG_LISTEN: ok = cfg_set_listen(a, field, s); break;
+    case CFG_LABELS: ok = cfg_set_labels(a, field, s); break;
+    case CFG_LISTEN: ok = cfg_set_listen(a, field, s, &twice); break;
     case CFG_LOCATION: ok = cfg_set_location(a, field, s); break;
     case CFG_NAMES: ok = cfg_set_names(a, field, s); break;
     case CFG_PATH: ok = cfg_set_path(a, field, s); break;
-    case CFG_TEXT:
-        *(struct str *)field = str_dup(a, s);
-        ok = true;
+    case CFG_SERVERS: case CFG_TEXT:
+        ok = o->type == CFG_TEXT || dns_parse_servers(s, servers) >= 0;
+        if (ok) *(struct str *)field = str_dup(a, s);
         break;
     }
     if (ok) return 0;
+    if (twice) return log_fail(err, "\"" STR_FMT "\" is there already", STR_ARG(s));
     if (later) return log_fail(err, "\"" STR_FMT "\" is not available in this version", STR_ARG(s));
     return log_fail(err, "found \"%.*s\", expected %s", (int)(s.n < 200 ? s.n : 200), (const char *)s.p, cfg_accepts(o, accepts, sizeof accepts));
 }
@@ -7737,7 +7754,7 @@ static void cfg_reset(struct cfg *c, int option)
 
     switch ((enum cfg_type)cfg_info[option].type) {
     case CFG_CIDRS: *(struct cfg_cidrs *)field = (struct cfg_cidrs){0}; break;
-    case CFG_FIELD: case CFG_LIST: case CFG_NAMES: *(struct cfg_list *)field = (struct cfg_list){0}; break;
+    case CFG_FIELD: case CFG_LABELS: case CFG_NAMES: *(struct cfg_list *)field = (struct cfg_list){0}; break;
     case CFG_LISTEN: *(struct cfg_listen *)field = (struct cfg_listen){0}; break;
     default: break;
     }
@@ -7759,7 +7776,8 @@ RJ_PRINTF(2, 3) static void cfg_report_add(struct cfg_report *r, const char *fmt
 enum cfg_section_kind { CFG_IN_NOTHING, CFG_IN_RAMJET, CFG_IN_BACKEND, CFG_IN_ROUTE };
 
 /* One file while it is read. inih splits the lines into names and values; sections are read here, because inih cuts their names
- * and does not tell where one begins, and every line is checked before inih sees it, because inih cuts long ones. */
+ * and does not tell where one begins. Every line is checked before inih sees it, and of a long one, which it would cut, it gets the
+ * beginning, for the name: the value is taken from the line itself (cfg_line_value). */
 struct cfg_reader {
     struct cfg *c;
     struct cfg_report *report;
@@ -7883,8 +7901,26 @@ static void cfg_check_brought(struct cfg_reader *r)
     r->expects = false;
 }
 
+/* Where the comment behind a value begins: a ; behind a blank, as inih has it. The end of the line when there is none. */
+static size_t cfg_find_comment(struct str line)
+{
+    for (size_t i = 1; i < line.n; i++)
+        if (line.p[i] == ';' && (line.p[i - 1] == ' ' || line.p[i - 1] == '\t')) return i;
+    return line.n;
+}
+
+/* What stands behind the first = or : of a line that inih has found a name in, up to a comment. */
+static struct str cfg_line_value(struct str line)
+{
+    size_t at = 0;
+
+    line.n = cfg_find_comment(line);
+    while (at < line.n && line.p[at] != '=' && line.p[at] != ':') at++;
+    return at < line.n ? str_trim(str_from(line, at + 1)) : (struct str){0};
+}
+
 /* inih's fgets: one line of the text, without the blanks before it (inih would take an indented line for more of the value above).
- * A line that inih would cut, or that opens a section, reaches it as an empty one. */
+ * A line that opens a section, or that is refused, reaches it as an empty one. */
 static char *cfg_read_line(char *out, int size, void *arg)
 {
     struct cfg_reader *r = arg;
@@ -7899,7 +7935,7 @@ static char *cfg_read_line(char *out, int size, void *arg)
     out[0] = '\n';
     out[1] = 0;
     if (!line.n || line.p[0] == ';' || line.p[0] == '#') return out;
-    if (line.n > CFG_LINE_MAX || line.n + 2 > (size_t)size) {
+    if (line.n > CFG_LINE_MAX) {
         CFG_BAD(r, "the line has %zu bytes, at most %d are read", line.n, CFG_LINE_MAX);
         return out;
     }
@@ -7913,6 +7949,8 @@ static char *cfg_read_line(char *out, int size, void *arg)
         return out;
     }
     r->expects = true;
+    if (line.n > CFG_INIH_MAX) line.n = CFG_INIH_MAX;
+    if (line.n + 2 > (size_t)size) line.n = (size_t)size - 2;
     memcpy(out, line.p, line.n);
     out[line.n] = '\n';
     out[line.n + 1] = 0;
@@ -7939,7 +7977,12 @@ static void cfg_on_option(struct cfg_reader *r, struct str name, struct str valu
         static const char *const texts[] = {"", "a setting of [ramjet]", "endpoint or a setting of a backend",
                                             "host, path, type, backend or a setting of a route"};
 
-        CFG_BAD(r, "unknown key \"" STR_FMT "\", expected %s; `ramjet reference options` lists them", STR_ARG(name), texts[r->kind]);
+        CFG_BAD(r, "%s key \"" STR_FMT "\", expected %s; `ramjet reference options` lists them", option < 0 ? "unknown" : "misplaced", STR_ARG(name),
+                texts[r->kind]);
+        return;
+    }
+    if ((cfg_info[option].type == CFG_FIELD || cfg_info[option].type == CFG_KEY) && cfg_find_comment(r->text) < r->text.n) {
+        CFG_BAD(r, "%s: found a blank and ; which begin a comment, expected no blank before a ; of the value and no comment", cfg_info[option].name);
         return;
     }
     if (!(cfg_info[option].where & CFG_REPEAT) && !cfg_first(r, cfg_info[option].name, &r->key_line[option])) return;
@@ -8049,9 +8092,10 @@ static void cfg_on_endpoint(struct cfg_reader *r, struct cfg_backend *b, struct 
 static int cfg_on_pair(void *arg, const char *section, const char *name_z, const char *value_z)
 {
     struct cfg_reader *r = arg;
-    struct str name = str_z(name_z), value = str_trim(str_z(value_z));
+    struct str name = str_z(name_z), value = cfg_line_value(r->text);
 
     (void)section;
+    (void)value_z;                                       /* of a long line it is a part */
     r->expects = false;
     switch (r->kind) {
     case CFG_IN_NOTHING:
@@ -8221,21 +8265,35 @@ static void cfg_read_environment(const struct cfg_input *in, struct mem_arena *a
     }
 }
 
-/* How a value is named in an error: --name, RAMJET_NAME, or FILE:LINE: name. */
+/* How a value is named in an error: --name, RAMJET_NAME, FILE:LINE: name, or the name alone for a default. */
 static void cfg_put_origin(struct str_builder *b, const struct cfg_given *g)
 {
     const char *name = cfg_info[g->option].name;
 
-    if (g->line) {
-        str_putf(b, "%s:%u: %s", g->where, g->line, name);
+    if (g->line || !g->where) {
+        if (g->line) str_putf(b, "%s:%u: ", g->where, g->line);
+        str_put_z(b, name);
         return;
     }
     str_put_z(b, g->where);
     for (; *name; name++) str_put_c(b, (char)(g->where[0] == '-' ? *name : *name == '-' ? '_' : *name >= 'a' && *name <= 'z' ? *name - 32 : *name));
 }
 
-/* Applies the values of one source over those of the weaker ones. */
-static void cfg_apply(struct cfg *c, const struct cfg_givens *g, struct cfg_report *report)
+RJ_PRINTF(3, 4) static void cfg_report_given(struct cfg_report *r, const struct cfg_given *g, const char *fmt, ...)
+{
+    va_list ap;
+
+    cfg_put_origin(&r->text, g);
+    str_put(&r->text, S(": "));
+    va_start(ap, fmt);
+    str_vputf(&r->text, fmt, ap);
+    va_end(ap);
+    str_put_c(&r->text, '\n');
+    r->errors++;
+}
+
+/* Applies the values of one source over those of the weaker ones; last has who gave the value in force, an element an option. */
+static void cfg_apply(struct cfg *c, const struct cfg_givens *g, struct cfg_given *last, struct cfg_report *report)
 {
     bool reset[CFG_OPTION_COUNT] = {false};
 
@@ -8248,10 +8306,9 @@ static void cfg_apply(struct cfg *c, const struct cfg_givens *g, struct cfg_repo
             c->value_digest[one->option] = 0;
         }
         reset[one->option] = c->given[one->option] = true;
+        last[one->option] = *one;
         c->value_digest[one->option] = str_hash_mix(c->value_digest[one->option], str_hash(str_trim(one->value)));
-        if (cfg_set(c, &c->arena, one->option, one->value, &err) == 0) continue;
-        cfg_put_origin(&report->text, one);
-        cfg_report_add(report, ": %s", err.text);
+        if (cfg_set(c, &c->arena, one->option, one->value, &err) < 0) cfg_report_given(report, one, "%s", err.text);
     }
 }
 
@@ -8265,28 +8322,37 @@ static void cfg_set_defaults(struct cfg *c)
     }
 }
 
-/* Checks that need more than one option. */
-static void cfg_check(struct cfg *c, struct cfg_report *report)
+/* The value of default-backend-service: a [backend NAME], or a Service of the cluster. */
+static void cfg_check_default_backend(const struct cfg *c, const struct cfg_given *given, struct cfg_report *report)
 {
     struct str d = c->default_backend_service;
-    size_t fields = 0;
+    size_t slash = str_find(d, '/'), colon = str_find(d, ':');
     uint64_t port;
 
-    if (c->use_forwarded_headers && !c->proxy_real_ip.n)
-        cfg_report_add(report, "use-forwarded-headers is true but proxy-real-ip-cidr is empty: name the trusted peers, for example 10.0.0.0/8");
-    if (c->use_proxy_protocol && !c->proxy_real_ip.n)
-        cfg_report_add(report, "use-proxy-protocol is true but proxy-real-ip-cidr is empty: name the trusted peers, for example 10.0.0.0/8");
+    if (!d.n || map_find(&c->by_name, d)) return;
+    if (!c->cluster)
+        cfg_report_given(report, given, "there is no [backend " STR_FMT "]", STR_ARG(d));
+    else if (slash == 0 || slash + 1 >= colon || (colon < d.n && str_to_u64(str_from(d, colon + 1), &port) && (port < 1 || port > 65535)) || colon + 1 == d.n)
+        cfg_report_given(report, given, "found \"" STR_FMT "\", expected NAMESPACE/NAME or NAMESPACE/NAME:PORT", STR_ARG(d));
+}
+
+/* Checks that need more than one option. last: who gave each option its value. */
+static void cfg_check(const struct cfg *c, const struct cfg_given *last, struct cfg_report *report)
+{
+    static const int trusting[] = {CFG_O_use_forwarded_headers, CFG_O_use_proxy_protocol};
+    size_t fields = 0;
+
+    for (size_t i = 0; i < RJ_COUNT(trusting) && !c->proxy_real_ip.n; i++)
+        if (*(const bool *)((const char *)c + cfg_info[trusting[i]].offset))
+            cfg_report_given(report, &last[trusting[i]], "found true without proxy-real-ip-cidr, expected the trusted peers there, for example 10.0.0.0/8");
+    for (uint32_t i = 0; i < c->admin.n; i++)
+        for (uint32_t k = 0; k < c->http.n; k++)
+            if (cfg_same_listener(&c->admin.v[i], &c->http.v[k]))
+                cfg_report_given(report, &last[CFG_O_admin], "\"" STR_FMT "\" is a listener of http too", STR_ARG(c->admin.v[i].text));
     for (uint32_t i = 0; i < c->custom_headers.n; i++) fields += c->custom_headers.v[i].n + 2;
     for (uint32_t i = 0; i < c->hide_headers.n; i++) fields += c->hide_headers.v[i].n + 2;
     if (fields > CFG_FIELDS_MAX) cfg_report_add(report, "custom-headers, hide-headers: found %zu bytes of fields, expected at most %d", fields, CFG_FIELDS_MAX);
-    if (!d.n || map_find(&c->by_name, d)) return;
-    if (!c->cluster) {
-        cfg_report_add(report, "default-backend-service: there is no [backend " STR_FMT "]", STR_ARG(d));
-        return;
-    }
-    size_t slash = str_find(d, '/'), colon = str_find(d, ':');
-    if (slash == 0 || slash + 1 >= colon || (colon < d.n && str_to_u64(str_from(d, colon + 1), &port) && (port < 1 || port > 65535)) || colon + 1 == d.n)
-        cfg_report_add(report, "default-backend-service: found \"" STR_FMT "\", expected NAMESPACE/NAME or NAMESPACE/NAME:PORT", STR_ARG(d));
+    cfg_check_default_backend(c, &last[CFG_O_default_backend_service], report);
 }
 
 static void cfg_free(struct cfg *c)
@@ -8338,8 +8404,10 @@ static struct cfg *cfg_load(struct cfg_input *in, struct cfg_report *report)
 {
     struct cfg *c = mem_need(sizeof *c);
     struct cfg_givens flags = {0}, environment = {0}, file = {0};
+    struct cfg_given last[CFG_OPTION_COUNT] = {0};
     struct log_err err;
 
+    for (int i = 0; i < CFG_OPTION_COUNT; i++) last[i].option = i;
     c->refs = 1;
     cfg_set_defaults(c);
     cfg_read_flags(in, &c->arena, &flags, report);
@@ -8350,16 +8418,16 @@ static struct cfg *cfg_load(struct cfg_input *in, struct cfg_report *report)
         if (cfg_info[g->option].offset == offsetof(struct cfg, config)) (void)cfg_set(c, &c->arena, g->option, g->value, &err);
     }
     if (in->file_name || c->config.n) cfg_load_file(c, in, &file, report);
-    if (!report->errors) cfg_apply(c, &file, report);
-    cfg_apply(c, &environment, report);
-    cfg_apply(c, &flags, report);
+    if (!report->errors) cfg_apply(c, &file, last, report);
+    cfg_apply(c, &environment, last, report);
+    cfg_apply(c, &flags, last, report);
     c->cluster = c->kubeconfig.n > 0;
     for (char *const *e = in->envp; e && *e; e++) c->cluster |= str_starts(str_z(*e), S("KUBERNETES_SERVICE_HOST=")) && (*e)[24];
     if (c->cluster && !c->given[CFG_O_admin]) {
         cfg_reset(c, CFG_O_admin);
         if (cfg_set(c, &c->arena, CFG_O_admin, S("0.0.0.0:10254"), &err) < 0) RJ_BUG_ON(true);
     }
-    if (!report->errors) cfg_check(c, report);
+    if (!report->errors) cfg_check(c, last, report);
     for (int i = 0; i < CFG_OPTION_COUNT; i++)
         if (cfg_info[i].where & CFG_LIVE) c->digest = str_hash_mix(c->digest, c->value_digest[i]);
     if (!report->errors) return c;
@@ -8377,6 +8445,14 @@ static void cfg_log_restart(const struct cfg *old, const struct cfg *now)
 
 /* ---- the table as text ---- */
 
+/* What an option takes, where its table row limits that: words or a range. */
+static void cfg_put_accepts(struct str_builder *b, const struct cfg_info *o)
+{
+    char accepts[256];
+
+    if (o->type == CFG_ENUM || o->type == CFG_FLAGS || strstr(o->choices, "..")) str_putf(b, " (%s)", cfg_accepts(o, accepts, sizeof accepts));
+}
+
 /* The options as a Markdown table. */
 static void cfg_render_reference(struct str_builder *b)
 {
@@ -8387,11 +8463,7 @@ static void cfg_render_reference(struct str_builder *b)
         const char *where = places[o->where & (CFG_R | CFG_B | CFG_FLAG)];
 
         str_putf(b, "| %s | %s | %s | %s", o->name, o->fallback[0] ? o->fallback : "-", where, o->help);
-        if (o->type == CFG_ENUM || o->type == CFG_FLAGS || strstr(o->choices, "..")) {
-            char accepts[256];
-
-            str_putf(b, " (%s)", cfg_accepts(o, accepts, sizeof accepts));
-        }
+        cfg_put_accepts(b, o);
         str_put(b, S(" |\n"));
     }
 }
@@ -8402,7 +8474,10 @@ static void cfg_render_help(struct str_builder *b)
     for (int i = 0; i < CFG_OPTION_COUNT; i++) {
         const struct cfg_info *o = &cfg_info[i];
 
-        str_putf(b, "  --%-32s %s%s%s%s\n", o->name, o->help, o->fallback[0] ? " (" : "", o->fallback, o->fallback[0] ? ")" : "");
+        str_putf(b, "  --%-32s %s", o->name, o->help);
+        cfg_put_accepts(b, o);
+        if (o->fallback[0]) str_putf(b, " [%s]", o->fallback);
+        str_put_c(b, '\n');
     }
 }
 
@@ -17908,12 +17983,12 @@ static void wrk_free(void)
 static void ctl_open_access_log(struct ctl *c)
 {
     struct str path = c->cfg->access_log_path;
-    int fd = sys_open((const char *)path.p, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
+    int fd = !path.n ? -ENOENT : sys_open((const char *)path.p, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
 
     if (c->access_own) sys_close(c->access_fd);
     c->access_own = fd >= 0;
     c->access_fd = fd >= 0 ? fd : str_eq(path, S("/dev/stdout")) ? 1 : str_eq(path, S("/dev/stderr")) ? 2 : -1;
-    if (c->access_fd < 0) log_error("ctl", "access-log-path " STR_FMT ": %s", STR_ARG(path), strerror(-fd));
+    if (c->access_fd < 0 && path.n) log_error("ctl", "access-log-path: " STR_FMT ": %s", STR_ARG(path), strerror(-fd));
 }
 
 /* Writes what a ring holds. Returns bytes. */
@@ -18429,7 +18504,7 @@ static int ctl_read_cluster(struct ctl *c, const struct cfg *f, struct log_err *
     struct kc_config *k = &c->k8s_cfg;
     int rc;
 
-    if (f->kubeconfig.n) rc = kc_from_file(k, (const char *)f->kubeconfig.p, f->kube_context, err);
+    if (f->kubeconfig.n) rc = kc_from_file(k, (const char *)f->kubeconfig.p, f->kube_context, err) < 0 ? log_wrap(err, "kubeconfig") : 0;
     else rc = kc_from_cluster(k, getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT"), (const char *)f->serviceaccount_dir.p, err);
     return rc < 0 ? -EINVAL : 0;
 }
@@ -18474,10 +18549,7 @@ static int ctl_open(struct ctl *c, const struct ctl_options *o, struct log_err *
     }
     c->opened = true;
     chk_init(&c->chk, &c->loop);
-    if (dns_open(&c->dns, &c->loop, c->cfg->resolver) < 0) {
-        log_fail(err, "resolver: found \"" STR_FMT "\", expected ADDRESS or ADDRESS:PORT", STR_ARG(c->cfg->resolver));
-        return -EINVAL;
-    }
+    if (RJ_NEVER(dns_open(&c->dns, &c->loop, c->cfg->resolver) < 0)) return log_fail(err, "resolver: " STR_FMT, STR_ARG(c->cfg->resolver));
     if (o->signals && ctl_open_signals(c, err) < 0) return -1;
     if (!o->quiet) ctl_open_access_log(c);
     rc_init(&c->rc, &c->store, c->cfg);
@@ -19787,19 +19859,22 @@ static void cli_render_help(struct str_builder *b, int command)
     switch ((enum cli_command)command) {
     case CLI_CHECK:
         str_put(b, S("\nFiles ending in .ini, and others with a [section], are read as INI; the rest as manifests, which are compiled together.\n"
-                     "Without a FILE, --config or RAMJET_CONFIG names it. Options are accepted as in `run`.\n"
+                     "A FILE - is stdin. Without one, --config or RAMJET_CONFIG names it. Options are accepted as in `run`.\n"
                      "Prints the route table to stdout, errors and warnings to stderr; exit status 2 when anything is refused.\n"));
         break;
     case CLI_DEMO:
         str_put(b, S("\nEverything listens on 127.0.0.1. Ctrl-C ends it. Options are accepted as in `run`.\n"));
         break;
     case CLI_REFERENCE:
-        str_put(b, S("\nTables:\n  errors   answers that Ramjet gives on its own, and the reasons in the access log\n"
-                     "  metrics  what /metrics exports\n  options  every setting\n"));
+        str_put(b, S("\nTables:\n"));
+#define X(name, render, help) str_putf(b, "  %-10s %s\n", name, help);
+        CLI_TABLES(X)
+#undef X
         break;
     case CLI_RUN:
         str_put(b, S("\nAn option is given as --NAME VALUE, as RAMJET_NAME=VALUE in the environment (letters large, - as _), or as\n"
-                     "NAME = VALUE under [ramjet] in the file; a flag beats the environment, the environment beats the file.\n\nOptions:\n"));
+                     "NAME = VALUE under [ramjet] in the file; a flag beats the environment, the environment beats the file.\n"
+                     "--NAME alone is true for what is true or false.\n\nOptions, with what they take (when that is limited) and [the default]:\n"));
         cfg_render_help(b);
         str_put(b, S("\nSIGHUP or a changed file reloads; SIGTERM and SIGINT drain and end; SIGUSR1 opens the access log again;\n"
                      "SIGUSR2 starts the program anew, which takes the listeners over, and drains this one.\n"));
@@ -19906,15 +19981,13 @@ static void cli_render_metrics(struct str_builder *b)
     }
 }
 
-/* sorted by name */
 static const struct cli_table {
     const char *name;
     void (*render)(struct str_builder *b);
 } cli_tables[] = {
-    {"errors", cli_render_errors},
-    {"forwarding", http_render_forwarding},
-    {"metrics", cli_render_metrics},
-    {"options", cfg_render_reference},
+#define X(name, render, help) {name, render},
+    CLI_TABLES(X)
+#undef X
 };
 
 static int cli_reference(int argc, char *const *argv)
@@ -19922,8 +19995,9 @@ static int cli_reference(int argc, char *const *argv)
     const char *names[RJ_COUNT(cli_tables)], *near;
 
     for (size_t i = 0; i < RJ_COUNT(cli_tables); i++) names[i] = cli_tables[i].name;
+#define X(name, render, help) " " name
     if (argc != 1) {
-        cli_complain("reference: name one table: errors, forwarding, metrics or options");
+        cli_complain("reference: name one table, one of" CLI_TABLES(X));
         return CLI_USAGE;
     }
     for (size_t i = 0; i < RJ_COUNT(cli_tables); i++) {
@@ -19935,8 +20009,9 @@ static int cli_reference(int argc, char *const *argv)
         return CLI_DONE;
     }
     near = cli_suggest(str_z(argv[0]), names, RJ_COUNT(names));
-    cli_complain("reference: unknown table \"%s\"%s%s%s; there are errors, forwarding, metrics and options", argv[0], near ? ", did you mean \"" : "",
-                 near ? near : "", near ? "\"?" : "");
+    cli_complain("reference: unknown table \"%s\"%s%s%s; expected one of" CLI_TABLES(X), argv[0], near ? ", did you mean \"" : "", near ? near : "",
+                 near ? "\"?" : "");
+#undef X
     return CLI_USAGE;
 }
 
@@ -20185,7 +20260,8 @@ static int cli_check_object(void *arg, const struct obj_found *found)
     if (found->o) {
         obj_store_put(&c->store, found->o);
     } else if (found->error) {
-        cli_complain("error: %s:%u: " STR_FMT " " STR_FMT ": %s", c->file, found->line, STR_ARG(found->kind), STR_ARG(found->name), found->why);
+        cli_complain("error: %s:%u: " STR_FMT "%s" STR_FMT "%s%s", c->file, found->line, STR_ARG(found->kind), found->kind.n && found->name.n ? " " : "",
+                     STR_ARG(found->name), found->kind.n || found->name.n ? ": " : "", found->why);
         c->refused++;
     }
     return 0;
@@ -20471,14 +20547,16 @@ static void cli_demo_render_lines(struct str_builder *b, const struct cfg *cfg)
         str_putf(b, "  curl -H 'Host: shop.example.com' http://%.*s/            # exact host: web\n", http_n, http);
         str_putf(b, "  curl -H 'Host: shop.example.com' http://%.*s/api/carts   # prefix path: api\n", http_n, http);
         str_putf(b, "  curl -H 'Host: cats.example.net' http://%.*s/            # wildcard host: web\n", http_n, http);
-        str_putf(b, "  curl http://%.*s/status                                 # exact path, any host: api\n", http_n, http);
-        str_putf(b, "  curl -i http://%.*s/nothing                             # no route: 404\n", http_n, http);
+        str_putf(b, "  curl http://%.*s/status                                  # exact path, any host: api\n", http_n, http);
+        str_putf(b, "  curl -i http://%.*s/nothing                              # no route: 404\n", http_n, http);
     }
     if (admin_n) {
         str_putf(b, "  curl http://%.*s/admin/routes\n", admin_n, admin);
-        str_putf(b, "  curl http://%.*s/metrics\n\nThe status page is http://%.*s/ in a browser.", admin_n, admin, admin_n, admin);
+        str_putf(b, "  curl http://%.*s/metrics\n\nThe status page is http://%.*s/ in a browser. ", admin_n, admin, admin_n, admin);
+    } else {
+        str_put_c(b, '\n');
     }
-    str_put(b, S(" Ctrl-C ends it.\n\n"));
+    str_put(b, S("Ctrl-C ends it.\n\n"));
 }
 
 /* ---- serving ---- */

@@ -1074,12 +1074,13 @@ enum cfg_type {
     CFG_FLAGS,                                           /* words of choices: a bit each, by position */
     CFG_HOST,                                            /* a host name with or without a port */
     CFG_KEY,                                             /* what a hash looks at: variables and text */
-    CFG_LIST,                                            /* comma separated words */
+    CFG_LABELS,                                          /* comma separated names as RFC 1123 has them */
     CFG_LISTEN,                                          /* ADDRESS:PORT, :PORT, PORT, unix:/PATH, off */
     CFG_LOCATION,                                        /* an absolute URL or path */
     CFG_MS,                                              /* a duration; choices 0: zero is allowed */
     CFG_NAMES,                                           /* comma separated names of fields */
     CFG_PATH,                                            /* kept in normal form */
+    CFG_SERVERS,                                         /* comma separated DNS servers, kept as text */
     CFG_SIZE,                                            /* bytes; choices: LOW..HIGH */
     CFG_TEXT,
     CFG_UINT,                                            /* choices: LOW..HIGH */
@@ -1113,12 +1114,13 @@ struct cfg_listen {
 #define CFG_C_FLAGS uint16_t
 #define CFG_C_HOST struct str
 #define CFG_C_KEY struct str
-#define CFG_C_LIST struct cfg_list
+#define CFG_C_LABELS struct cfg_list
 #define CFG_C_LISTEN struct cfg_listen
 #define CFG_C_LOCATION struct str
 #define CFG_C_MS uint32_t
 #define CFG_C_NAMES struct cfg_list
 #define CFG_C_PATH struct str
+#define CFG_C_SERVERS struct str
 #define CFG_C_SIZE uint64_t
 #define CFG_C_TEXT struct str                            /* NUL-terminated; p is NULL when empty and never set */
 #define CFG_C_UINT uint32_t
@@ -1138,7 +1140,7 @@ enum {
     X("access-log-format",             access_log_format,           ENUM,    "json combined", "json", 0,                               \
       "Form of an access log line")                                                                                                    \
     X("access-log-path",               access_log_path,             TEXT,    "", "/dev/stdout", 0,                                     \
-      "File of the access log, opened again on SIGUSR1")                                                                               \
+      "File of the access log, opened again on SIGUSR1; empty writes none")                                                               \
     X("admin",                         admin,                       LISTEN,  "", "127.0.0.1:10254", CFG_REPEAT,                        \
       "Admin listener; 0.0.0.0:10254 in a cluster; off")                                                                               \
     X("admin-token-file",              admin_token_file,            TEXT,    "", "", CFG_LIVE,                                         \
@@ -1262,8 +1264,8 @@ enum {
       "An idle tunnel (WebSocket) is closed after it; 0 is the largest of 1h, proxy-read-timeout and proxy-send-timeout")              \
     X("publish-interval",              publish_interval_ms,         MS,      "0", "20ms", CFG_LIVE,                                    \
       "Bursts of changes compile at most once in it; a lone change at once")                                                           \
-    X("resolver",                      resolver,                    TEXT,    "", "", 0,                                                \
-      "ADDRESS[:PORT] of a DNS server; from resolv.conf when empty")                                                                   \
+    X("resolver",                      resolver,                    SERVERS, "", "", 0,                                                \
+      "ADDRESS[:PORT] of DNS servers, comma separated; from resolv.conf when empty")                                                   \
     X("retry-budget",                  retry_budget,                UINT,    "0..1000", "20", CFG_R | CFG_B,                            \
       "Further tries of requests that an endpoint may have got, in percent of the backend's requests")                                  \
     X("retry-non-idempotent",          retry_non_idempotent,        BOOL,    "", "false", CFG_R,                                       \
@@ -1300,7 +1302,7 @@ enum {
       "PROXY v1 or v2 required from peers in proxy-real-ip-cidr, refused from others")                                                 \
     X("watch-ingress-without-class",   watch_without_class,         BOOL,    "", "false", CFG_LIVE,                                    \
       "Also take Ingresses that name no class")                                                                                        \
-    X("watch-namespace",               watch_namespace,             LIST,    "", "", 0,                                                \
+    X("watch-namespace",               watch_namespace,             LABELS,  "", "", 0,                                                \
       "Namespaces to watch, comma separated; all when empty")                                                                          \
     X("whitelist-source-range",        whitelist_source_range,      CIDRS,   "", "", CFG_R | CFG_REPEAT,                               \
       "All other clients get 403, comma separated; may be repeated (alias allowlist-source-range)")                                    \
@@ -2699,9 +2701,17 @@ struct adm {
 #define CLI_COMMANDS(X)                                                                                                            \
     X(CHECK,     "check",     "[FILE...]",      "Validate an INI file or Kubernetes manifests (YAML, JSON): route table, warnings")  \
     X(DEMO,      "demo",      "[--OPTION ...]", "Serve an example: two built-in upstreams, a route table, curl lines to try")        \
-    X(REFERENCE, "reference", "TABLE",          "Print a table as Markdown: options, metrics or errors")                             \
+    X(REFERENCE, "reference", "TABLE",          "Print a table as Markdown: options, metrics and others")                            \
     X(RUN,       "run",       "[--OPTION ...]", "Serve from --config FILE, or as the ingress controller of a cluster (the default)") \
     X(VERSION,   "version",   "[--licenses]",   "Print the version; with --licenses the licence texts")
+
+/* sorted by name
+ *  name         function              one-line help: what `ramjet reference NAME` prints                                          */
+#define CLI_TABLES(X)                                                                                                              \
+    X("errors",     cli_render_errors,      "answers that Ramjet gives on its own, and the reasons in the access log")             \
+    X("forwarding", http_render_forwarding, "fields about the client, and what becomes of them")                                   \
+    X("metrics",    cli_render_metrics,     "what /metrics exports")                                                               \
+    X("options",    cfg_render_reference,   "every setting")
 
 enum cli_command {
 #define X(id, name, arguments, help) CLI_##id,

@@ -370,7 +370,8 @@ def test_access_log_of_a_client_that_leaves(edge):
     assert e.log_line(lambda x: x["path"] == "/gone", 10)["error"]
 
 
-@pytest.mark.parametrize("config", ["[ramjet]\ndisable-access-log = true\n" + ONE, ONE + "disable-access-log = true\n"], ids=["whole", "route"])
+@pytest.mark.parametrize("config", ["[ramjet]\ndisable-access-log = true\n" + ONE, ONE + "disable-access-log = true\n", "[ramjet]\naccess-log-path =\n" + ONE],
+                         ids=["whole", "route", "no path"])
 def test_access_log_off(fresh, config):
     e = fresh(config)
     e.U.play(OK)
@@ -378,7 +379,7 @@ def test_access_log_off(fresh, config):
         e.get()
     e.ramjet.signal(15)
     e.ramjet.wait()
-    assert e.ramjet.stdout() == b""
+    assert e.ramjet.stdout() == b"" and " error " not in e.ramjet.stderr()
 
 
 def test_access_log_file_is_reopened(fresh, tmp_path):

@@ -293,6 +293,13 @@ def test_exit_status_of_sub_commands(tmp_path):
         assert status == 2 and err, arguments
 
 
+def test_help_of_run_says_what_an_option_takes(tmp_path):
+    out = run_ramjet("run", "--help")[1]
+    assert "refused (one of auto epoll uring) [auto]\n" in out
+    assert "endpoint back (a number in 1..100) [2]\n" in out
+    assert "[backend]" in out and "Ramjet's own; may be repeated\n" in out
+
+
 def test_errors_name_option_value_and_what_is_accepted(tmp_path):
     _, _, err = run_ramjet("run", "--engine", "steam")
     assert "engine" in err and "steam" in err and "epoll" in err and "uring" in err
@@ -308,6 +315,21 @@ def test_bad_configuration_ends_with_2(tmp_path, line):
         status, out, err = run_ramjet(*command)
         assert status == 2
         assert f"{path}:2:" in out + err
+
+
+def test_a_mistake_of_two_options_is_named_where_it_stands(tmp_path):
+    """What only several options together make wrong has a file and a line too, or the flag or variable that brought it."""
+    backend = "\n[backend s]\nendpoint = 127.0.0.1:1\n"
+    path = ini(tmp_path, "[ramjet]\nhttp = 127.0.0.1:8080\nuse-proxy-protocol = true\ndefault-backend-service = t\nadmin = 127.0.0.1:8080\n" + backend)
+    status, out, err = run_ramjet("check", path)
+    assert status == 2 and not out
+    assert err == (f"{path}:3: use-proxy-protocol: found true without proxy-real-ip-cidr, expected the trusted peers there, for example 10.0.0.0/8\n"
+                   f'{path}:5: admin: "127.0.0.1:8080" is a listener of http too\n'
+                   f"{path}:4: default-backend-service: there is no [backend t]\n")
+    good = ini(tmp_path, backend)
+    assert run_ramjet("check", good, "--use-proxy-protocol")[2].startswith("--use-proxy-protocol: found true without")
+    assert run_ramjet("check", good, env={"RAMJET_USE_PROXY_PROTOCOL": "1"})[2].startswith("RAMJET_USE_PROXY_PROTOCOL: found true without")
+    assert run_ramjet("run", "--config", good, "--kubeconfig", "/none")[2].rstrip().endswith("kubeconfig: /none: No such file or directory")
 
 
 def test_all_errors_are_reported(tmp_path):
@@ -447,6 +469,12 @@ def test_check_of_a_bad_manifest(tmp_path):
     assert status == 2 and str(path) in out + err
 
 
+def test_check_of_a_manifest_without_a_kind(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("{}\n")
+    assert run_ramjet("check", str(path))[2] == f"ramjet: error: {path}:1: kind is absent\n"
+
+
 def test_check_of_an_ini_file(tmp_path):
     path = ini(tmp_path, GOOD % (8080, 10254))
     for arguments in ((path,), ("--config", path)):
@@ -468,6 +496,9 @@ def test_reference(tmp_path):
         assert option in out
     assert run_ramjet("reference", "metrics")[0] == 0
     assert "| x-real-ip | written anew |" in run_ramjet("reference", "forwarding")[1]
+    tables = re.findall(r"^  (\w+) ", run_ramjet("reference", "--help")[1], re.M)
+    assert tables == ["errors", "forwarding", "metrics", "options"] and all(run_ramjet("reference", t)[0] == 0 for t in tables)
+    assert run_ramjet("reference")[2].endswith("one of " + " ".join(tables) + "\n")
     status, out, _ = run_ramjet("version", "--licenses")
     assert status == 0 and "BearSSL" in out and "musl" in out and "inih" in out
     status, _, err = run_ramjet("version", "--licenses", "twice")
@@ -669,11 +700,12 @@ def test_ipv6_listener(fresh):
     assert e.U.request.get(b"X-Forwarded-For") == b"::1"
 
 
-def test_demo_serves_what_it_prints():
-    """Every curl line that `ramjet demo` prints works as printed."""
+@pytest.mark.parametrize("arguments", [(), ("--admin", "off")])
+def test_demo_serves_what_it_prints(arguments):
+    """Every curl line that `ramjet demo` prints works as printed, and stands in line with the others."""
     if not shutil.which("curl"):
         pytest.skip("no curl")
-    p = subprocess.Popen([BIN, "demo"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    p = subprocess.Popen([BIN, "demo", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines, done = [], threading.Event()
 
     def read():
@@ -692,6 +724,8 @@ def test_demo_serves_what_it_prints():
             time.sleep(0.05)
             return same
         until(quiet, 5)
+        assert len({x.index("#") for x in lines if "#" in x}) == 1, lines
+        assert any(re.search(r"(^|\. )Ctrl-C ends it\.$", x) for x in lines), lines
         commands = [m[1].strip() for x in list(lines) if (m := re.search(r"\b(curl .*)", x))]
         for command in commands:
             r = subprocess.run(["sh", "-c", command], capture_output=True, timeout=20)

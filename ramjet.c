@@ -1769,6 +1769,15 @@ static void io_reset_on_close(struct io_sock *s)
     (void)SYS_CALL(SYS_setsockopt, s->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }
 
+/* From now on the kernel asks a peer that is silent whether it is still there: one that is not ends the connection after 200 s. */
+static void io_probe_peer(struct io_sock *s)
+{
+    sys_setsockopt(s->fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    sys_setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPIDLE, IO_PROBE_IDLE_S);
+    sys_setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPINTVL, IO_PROBE_EVERY_S);
+    sys_setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPCNT, IO_PROBES);
+}
+
 static int io_socket(const struct io_loop *lp, int family, int type)
 {
     return sys_socket(family, type | SOCK_CLOEXEC | (lp->nonblocking ? SOCK_NONBLOCK : 0), 0);
@@ -16581,6 +16590,8 @@ static void px_start_tunnel(struct px_req *r)
     h1_body_init(&r->up_flow.body, HTTP_BODY_EOF, 0);
     h1_body_init(&r->down_flow.body, HTTP_BODY_EOF, 0);
     px_release_lease(r);
+    io_probe_peer(&r->c->s); /* it may be silent for hours: a peer that is gone would not be missed */
+    io_probe_peer(&r->up->s);
     if (r->pend && fl_decode(r, &r->up_flow, r->pend, r->pend_at, r->pend_n) < 0) px_abort(r, PX_MEMORY); /* it was sent without waiting for the 101 */
     fl_put(&r->pend);
     if (r->c->ended) r->up_flow.done = true;
@@ -17965,7 +17976,7 @@ static void wrk_free(void)
  * ctl_ : Control loop
  *
  * Owns:    struct ctl, rj.ctl.
- * Calls:   sys_ mem_ str_ map_ clk_ log_ rcu_ io_ ep_ dns_ cfg_ obj_ kc_ k8s_ rt_ rc_ chk_ wrk_
+ * Calls:   sys_ mem_ str_ map_ clk_ log_ rcu_ io_ ep_ dns_ cfg_ obj_ kc_ k8s_ rt_ rc_ up_ chk_ wrk_
  * Threads: control, but for ctl_ask_reload and ctl_ask_stop.
  * Rules:   1. A lone change is compiled in the turn that brought it; a burst at most once per publish-interval.
  *          2. What is broken leaves the last table in service.

@@ -483,7 +483,10 @@ struct io_outq {
     bool sending;
 };
 
-enum { IO_PIPE_BYTES = 131072, IO_PIPES_KEPT = 32, IO_CATCH_UP_MS = 1000 };
+enum {
+    IO_PIPE_BYTES = 131072, IO_PIPES_KEPT = 32, IO_CATCH_UP_MS = 1000,
+    IO_PROBE_IDLE_S = 120, IO_PROBE_EVERY_S = 20, IO_PROBES = 4, /* of TCP: io_probe_peer */
+};
 struct ep_loop;
 struct ur_loop;
 /* The event loop of one thread. */

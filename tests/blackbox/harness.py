@@ -298,7 +298,8 @@ def rx_queue_of_diag(local, remote):
     return struct.unpack_from("=I", data, 16 + 4 + len(sockid) + 4)[0]
 
 
-def rx_queue_of_proc(local, remote):
+def fields_of_proc(local, remote):
+    """What /proc/net/tcp says of this socket, or None."""
     def pack(addr):
         return "%08X:%04X" % (struct.unpack("<I", socket.inet_aton(addr[0]))[0], addr[1])
     key = f"{pack(local)} {pack(remote)}"
@@ -306,8 +307,20 @@ def rx_queue_of_proc(local, remote):
         for line in f:
             at = line.find(key)
             if at >= 0 and at < 16:
-                return int(line.split()[4].split(":")[1], 16)
+                return line.split()
     return None
+
+
+def rx_queue_of_proc(local, remote):
+    fields = fields_of_proc(local, remote)
+    return fields and int(fields[4].split(":")[1], 16)
+
+
+def keepalive_timer(local, remote):
+    """Seconds until the kernel looks whether the peer of this socket is still there, or None when it does not."""
+    fields = fields_of_proc(local, remote)
+    kind, when = fields[5].split(":") if fields else ("00", "0")
+    return int(when, 16) / os.sysconf("SC_CLK_TCK") if kind == "02" else None
 
 
 class Client:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from harness import CLOSE, GET, OK, ONE, SANITIZED, SLACK, mib, noise, rx_queue, sha256, until
+from harness import CLOSE, GET, OK, ONE, SANITIZED, SLACK, keepalive_timer, mib, noise, rx_queue, sha256, until
 
 UPGRADE = (b"GET /ws HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
@@ -571,6 +571,15 @@ def test_tunnel_is_idle_for_long_by_default(edge):
     quiet(1.5)
     c.send(b"hello")
     assert c.wire.exactly(5) == b"hello"
+
+
+def test_both_peers_of_a_silent_tunnel_are_probed(edge):
+    """A peer that is gone without a word is missed within minutes: the kernel's keepalive timer runs on both sides."""
+    e = edge(ONE)
+    c = switch(e)
+    upstream = e.U.conns[0].sock
+    for local, remote in ((c.peer, c.name), (upstream.getpeername(), upstream.getsockname())):
+        assert 60 < until(lambda: keepalive_timer(local, remote), 5, "a keepalive timer") <= 121
 
 
 def test_tunnel_is_logged_and_counted(fresh):

@@ -54,6 +54,7 @@ path = /
 type = prefix
 backend = s
 """
+TWO = ONE.replace("endpoint = $U\n", "endpoint = $U\nendpoint = $V\n")
 
 
 class Bad(AssertionError):

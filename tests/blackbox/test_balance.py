@@ -6,7 +6,7 @@ import time
 import pytest
 
 import harness
-from harness import ABRUPT, GET, HOLD, OK, RST, SLACK, Client, until
+from harness import ABRUPT, GET, HOLD, OK, RST, SLACK, TWO, Client, until
 
 FOUR = """
 [backend s]
@@ -224,25 +224,12 @@ def test_an_endpoint_that_comes_back_starts_slowly(fresh):
 # ---------------------------------------------------------------------------------------------------------------------------
 # the retry budget
 
-TWO = """
-[ramjet]
-max-fails = 0
-{more}
-[backend s]
-endpoint = $U
-endpoint = $V
-
-[route r]
-host = a.test
-path = /
-type = prefix
-backend = s
-"""
+TWO_THAT_STAY = "[ramjet]\nmax-fails = 0\n{more}\n" + TWO
 
 
 def test_retries_are_a_part_of_the_requests(fresh):
     """One of two endpoints drops every request: the first ten failures are retried, then a fifth of the requests, and a try a second."""
-    e = fresh(TWO.format(more=""))
+    e = fresh(TWO_THAT_STAY.format(more=""))
     e.U.play([RST])
     e.V.play(OK)
     c = e.client()
@@ -257,7 +244,7 @@ def test_retries_are_a_part_of_the_requests(fresh):
 
 def test_a_refused_connect_is_not_counted(fresh):
     """Nothing was asked of an endpoint that refuses: rolling restarts cost no budget."""
-    e = fresh(TWO.format(more="").replace("$U", "$DEAD"))
+    e = fresh(TWO_THAT_STAY.format(more="").replace("$U", "$DEAD"))
     e.V.play(OK)
     c = e.client()
     assert [c.get().status for _ in range(200)] == [200] * 200
@@ -265,7 +252,7 @@ def test_a_refused_connect_is_not_counted(fresh):
 
 
 def test_the_budget_can_be_made_larger(fresh):
-    e = fresh(TWO.format(more="retry-budget = 100"))
+    e = fresh(TWO_THAT_STAY.format(more="retry-budget = 100"))
     e.U.play([RST])
     e.V.play(OK)
     c = e.client()
@@ -273,7 +260,7 @@ def test_the_budget_can_be_made_larger(fresh):
 
 
 def test_a_status_that_would_be_retried_goes_out_when_the_budget_is_spent(fresh):
-    e = fresh(TWO.format(more="proxy-next-upstream = http_503\nretry-budget = 0"))
+    e = fresh(TWO_THAT_STAY.format(more="proxy-next-upstream = http_503\nretry-budget = 0"))
     e.U.play(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy")
     e.V.play(OK)
     c = e.client()

@@ -9,18 +9,7 @@ import threading
 import pytest
 
 import rows
-from harness import CLOSE, ENGINES, OK, SLACK, Bad, Client, Edge, Eof, Wire, read_request, read_response, until
-
-ROUTE = """
-[backend s]
-endpoint = $U
-
-[route r]
-host = a.test
-path = /
-type = prefix
-backend = s
-"""
+from harness import CLOSE, ENGINES, OK, ONE, SLACK, Bad, Client, Edge, Eof, Wire, read_request, read_response, until
 
 GENERATED = 400
 
@@ -117,7 +106,7 @@ def run(e, pieces, scripts, methods):
 
 @pytest.fixture(scope="module")
 def pair():
-    edges = [Edge(engine, ROUTE) for engine in ENGINES]
+    edges = [Edge(engine, ONE) for engine in ENGINES]
     yield edges
     for e in edges:
         e.stop()
@@ -127,7 +116,7 @@ def compare(pair, pieces, scripts, methods):
     for i, e in enumerate(pair):                                 # one that died in the script before
         if not e.ramjet.alive():
             e.kill()
-            pair[i] = Edge(e.engine, ROUTE)
+            pair[i] = Edge(e.engine, ONE)
     one, two = (run(e, pieces, scripts, methods) for e in pair)
     assert not one["errors"] and not two["errors"], (one["errors"], two["errors"])
     for key in one:

@@ -161,18 +161,7 @@ def test_a_refused_head_is_logged_with_the_peer(edge):
 
 
 def test_the_named_client_chooses_the_endpoint(edge):
-    e = start(edge, ON, """
-[backend s]
-endpoint = $A
-endpoint = $B
-load-balance = ip_hash
-
-[route r]
-host = a.test
-path = /
-type = prefix
-backend = s
-""")
+    e = start(edge, ON, ONE.replace("$U", "$A\nendpoint = $B\nload-balance = ip_hash"))
     for i in range(24):
         for fields in (b"X-Forwarded-For: 192.0.2.%d\r\n", b"X-Forwarded-For: 6.6.6.6, 192.0.2.%d:1\r\n", b"Forwarded: for=192.0.2.%d\r\n"):
             with e.client() as c:

@@ -13,18 +13,7 @@ import pytest
 
 from harness import BIN, ENGINES, GET, HOLD, OK, ONE, SLACK, Client, Eof, Ramjet, Upstream, free_port, noise, run_ramjet, until
 
-ROUTE = """
-[backend s]
-endpoint = $U
-[backend t]
-endpoint = $V
-
-[route r]
-host = a.test
-path = /
-type = prefix
-backend = s
-"""
+ROUTE = "[backend t]\nendpoint = $V\n" + ONE
 OTHER = ROUTE.replace("backend = s\n", "backend = t\n")
 
 

@@ -241,18 +241,7 @@ def test_an_end_within_a_header_is_counted_and_a_bare_connect_is_not(edge):
 
 
 def test_the_conveyed_address_chooses_the_endpoint(edge):
-    e = start(edge, ON, """
-[backend s]
-endpoint = $A
-endpoint = $B
-load-balance = ip_hash
-
-[route r]
-host = a.test
-path = /
-type = prefix
-backend = s
-""")
+    e = start(edge, ON, ONE.replace("$U", "$A\nendpoint = $B\nload-balance = ip_hash"))
     by_client = {}
     for i in range(24):
         for _ in range(2):

@@ -6,20 +6,9 @@ import time
 
 import pytest
 
-from harness import ABRUPT, BODY, CLOSE, EARLY, GET, HOLD, OK, ONE, RST, SLACK, Eof, noise, rx_queue, sha256, until
+from harness import ABRUPT, BODY, CLOSE, EARLY, GET, HOLD, OK, ONE, RST, SLACK, TWO, Eof, noise, rx_queue, sha256, until
 
-TWO = """
-[backend s]
-max-fails = 0
-endpoint = $U
-endpoint = $V
-
-[route r]
-host = a.test
-path = /
-type = prefix
-backend = s
-"""
+TWO = TWO.replace("[backend s]\n", "[backend s]\nmax-fails = 0\n")
 UNLIMITED = ONE + "proxy-body-size = 0\n"
 THREE = TWO.replace("endpoint = $V", "endpoint = $V\nendpoint = $W")
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness import ABRUPT, BIN, CLOSE, EARLY, HOLD, OK, ROOT, RST, Client, until
+from harness import ABRUPT, BIN, CLOSE, EARLY, HOLD, OK, ROOT, RST, until
 
 # The client speaks through a trusted peer, so that a test chooses its address.
 HEAD = """

@@ -5,21 +5,9 @@ import time
 
 import pytest
 
-from harness import ABRUPT, CLOSE, EARLY, GET, HOLD, OK, ONE, RST, until
+from harness import ABRUPT, CLOSE, EARLY, GET, HOLD, OK, ONE, RST, TWO, until
 
 POST = b"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nhello"
-
-TWO = """
-[backend s]
-endpoint = $U
-endpoint = $V
-
-[route r]
-host = a.test
-path = /
-type = prefix
-backend = s
-"""
 
 
 # ---------------------------------------------------------------------------------------------------------------------------

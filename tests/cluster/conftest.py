@@ -154,19 +154,25 @@ def edge(engine, api, admin_kubeconfig, up, dns):
         yield r
 
 
-@pytest.fixture
-def ramjet(engine, api, admin_kubeconfig, up):
-    """Makes Ramjets of the test's own; they end with it."""
+def makes(engine, config):
+    """A fixture's value: make(...), whose Ramjets end with the test. config() is the kubeconfig of those that name none."""
     made = []
 
     def make(start=True, ready=True, **options):
-        options.setdefault("kubeconfig", admin_kubeconfig)
+        if "kubeconfig" not in options:
+            options["kubeconfig"] = config()
         r = Ramjet(engine, **options)
         made.append(r)
         return r.start(ready=ready) if start else r
     yield make
     for r in made:
         r.stop()
+
+
+@pytest.fixture
+def ramjet(engine, api, admin_kubeconfig, up):
+    """Makes Ramjets of the test's own; they end with it."""
+    yield from makes(engine, lambda: admin_kubeconfig)
 
 
 @pytest.fixture
@@ -189,17 +195,7 @@ def publish(server, name, host, address, path="/", ns="shop", event=True, **more
 @pytest.fixture
 def on_fake(engine, fake, up):
     """Makes Ramjets on the scripted server."""
-    made = []
-
-    def make(start=True, ready=True, **options):
-        if "kubeconfig" not in options:
-            options["kubeconfig"] = scripted.scripted_kubeconfig(fake, WORK)
-        r = Ramjet(engine, **options)
-        made.append(r)
-        return r.start(ready=ready) if start else r
-    yield make
-    for r in made:
-        r.stop()
+    yield from makes(engine, lambda: scripted.scripted_kubeconfig(fake, WORK))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -30,6 +30,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.path.join(ROOT, "build")
+LOAD = os.path.join(BUILD, "load")                       # the load generator, built from load/
 WORK = os.environ.get("RAMJET_CLUSTER_DIR") or os.path.join(BUILD, "cluster")
 IN_NS = "RAMJET_CLUSTER_NS"
 SERVER_IP = "10.77.0.1"
@@ -874,3 +875,34 @@ if __name__ == "__main__":
     if len(sys.argv) < 3 or sys.argv[1] != "--in-namespace":
         sys.exit("usage: harness.py --in-namespace COMMAND [ARGUMENT...]")
     sys.exit(run_in_namespace(sys.argv[2:]))
+
+
+# ---------------------------------------------------------------- load
+
+class Steady:
+    """A steady load (load steady --FLAG VALUE ...) whose end gives its figures."""
+
+    def __init__(self, r, host="", **flags):
+        args = [LOAD, "steady", "--addr", "%s:%d" % r.address, "--host", host]
+        for k, v in flags.items():
+            args += ["--" + k, str(v)]
+        self.run = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = self.run.stderr.readline()
+        assert line == "started\n", line
+
+    def mark(self, name):
+        self.run.stdin.write("mark %s\n" % name)
+        self.run.stdin.flush()
+
+    def stop(self):
+        out, err = self.run.communicate("stop\n", timeout=60)
+        assert out, err
+        return json.loads(out)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.run.poll() is None:
+            self.run.kill()
+            self.run.communicate()

@@ -28,9 +28,8 @@ import threading
 import time
 
 import harness
-from harness import BUILD, CA, ENGINES, ROOT, WORK, ApiServer, Ramjet, app, eventually, ingress, ingress_class, kubeconfig, slice_
+from harness import BUILD, CA, ENGINES, LOAD, ROOT, WORK, ApiServer, Ramjet, Steady, app, eventually, ingress, ingress_class, kubeconfig, slice_
 
-LOAD = os.path.join(BUILD, "load")
 A, B = "10.77.1.1", "10.77.1.2"
 
 
@@ -112,27 +111,6 @@ class Poller:
     def close(self):
         self.run.stdin.close()
         self.run.wait(10)
-
-
-class Steady:
-    """load steady."""
-
-    def __init__(self, r, host="", **flags):
-        args = [LOAD, "steady", "--addr", "%s:%d" % r.address, "--host", host]
-        for k, v in flags.items():
-            args += ["--" + k, str(v)]
-        self.run = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        line = self.run.stderr.readline()
-        assert line == "started\n", line
-
-    def mark(self, name):
-        self.run.stdin.write("mark %s\n" % name)
-        self.run.stdin.flush()
-
-    def stop(self):
-        out, err = self.run.communicate("stop\n", timeout=60)
-        assert out, err
-        return json.loads(out)
 
 
 def newest(r):

@@ -14,9 +14,8 @@ import time
 import pytest
 
 from conftest import publish
-from harness import Http, app, eventually, ingress, ingress_class, service, slice_
+from harness import Http, Steady, app, eventually, ingress, ingress_class, service, slice_
 from scripted import stall, status
-from test_survival import Steady
 
 A, B, C = "10.77.1.1:8080", "10.77.1.2:8080", "10.77.1.3:8080"
 KINDS = ("EndpointSlice", "Ingress", "IngressClass", "Service")

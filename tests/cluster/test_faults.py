@@ -5,9 +5,8 @@ import pytest
 
 import faults
 from conftest import publish
-from harness import Ramjet, ingress_class
+from harness import Ramjet, Steady, ingress_class
 from scripted import Scripted
-from test_survival import Steady
 
 A = "10.77.1.1:8080"
 SECONDS = 3

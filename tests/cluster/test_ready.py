@@ -1,17 +1,15 @@
 """Ready means served."""
 
 import json
-import os
 import subprocess
 import threading
 
 import pytest
 
 from conftest import publish
-from harness import BUILD, app, eventually, ingress
+from harness import LOAD, app, eventually, ingress
 from scripted import raw_body, stall, status
 
-LOAD = os.path.join(BUILD, "load")
 
 
 def sweep(r, **flags):

@@ -1,44 +1,13 @@
 """The API server goes and comes back; tokens rotate."""
 
-import json
 import os
-import subprocess
 import time
 
-import pytest
-
 from conftest import publish
-from harness import BUILD, WORK, app, eventually, ingress, kubeconfig, write_file
+from harness import WORK, Steady, app, eventually, ingress, kubeconfig, write_file
 from scripted import scripted_kubeconfig
 
 A, B = "10.77.1.1:8080", "10.77.1.2:8080"
-
-
-class Steady:
-    """A steady load (build/load steady) whose end gives its figures."""
-
-    def __init__(self, r, host, rate=500, conns=4, idle=0):
-        self.run = subprocess.Popen([os.path.join(BUILD, "load"), "steady", "--addr", "%s:%d" % r.address, "--host", host,
-                                     "--rate", str(rate), "--conns", str(conns), "--idle", str(idle)],
-                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        line = self.run.stderr.readline()
-        assert line == "started\n", line
-
-    def mark(self, name):
-        self.run.stdin.write("mark %s\n" % name)
-        self.run.stdin.flush()
-
-    def stop(self):
-        out, err = self.run.communicate("stop\n", timeout=30)
-        return json.loads(out) if out else pytest.fail(err)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.run.poll() is None:
-            self.run.kill()
-            self.run.communicate()
 
 
 def rules_of(kube, ns):
@@ -53,7 +22,7 @@ def test_server_killed_and_restarted(ramjet, api, kube, ns, host):
         kube.create(ingress(ns, "i%d" % n, [("n%d.%s" % (n, host), "/", "Prefix", "web", 80)]))
     r = ramjet(watch_namespace=ns)
     r.expect("n19." + host, "/", A)
-    with Steady(r, "n0." + host, idle=10) as load:
+    with Steady(r, "n0." + host, rate=500, conns=4, idle=10) as load:
         api.kill()
         try:
             eventually(lambda: (r.metric("ramjet_kube_watch_up") or 0) == 0, 10, "every watch is down")

@@ -123,7 +123,7 @@ FUZZ = $(sort $(wildcard tests/fuzz/target_*.c))
 build/fuzz_targets.h: $(FUZZ) Makefile | build
 	@for f in $(FUZZ); do echo "#include \"../$$f\""; done > $@
 
-build/fuzz-once: $(SOURCES) $(FUZZ) $(wildcard tests/fuzz/*.h) tests/fuzz/main.c tests/unit/unit.h tests/unit/sim.h build/fuzz_targets.h Makefile | $(BEARSSL) $(INIH)
+build/fuzz-once: $(SOURCES) $(FUZZ) $(wildcard tests/fuzz/*.h) tests/fuzz/main.c $(wildcard tests/unit/*.h) build/fuzz_targets.h Makefile | $(BEARSSL) $(INIH)
 	$(CC) $(TEST) $(ASAN) -DFUZZ_ONCE -Ibuild -o $@ tests/fuzz/main.c $(LIBS)
 
 # ---- Running and testing -----------------------------------------------------------------------------------------------------------

@@ -2,16 +2,7 @@
  *
  * Built with libFuzzer it is a fuzzer; built with -DFUZZ_ONCE it runs each file of a corpus once:
  *   fuzz-once [TARGET...]     every target of the table, or those; files from tests/fuzz/corpus/TARGET */
-#ifndef RAMJET_NO_MAIN
-#define RAMJET_NO_MAIN 1
-#endif
-#ifndef RJ_DEBUG
-#define RJ_DEBUG 1
-#endif
-#ifndef RJ_FAULTS
-#define RJ_FAULTS 1
-#endif
-#include "../../ramjet.c"
+#include "../unit/proxy.h"
 
 #include <arpa/inet.h>
 

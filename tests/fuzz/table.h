@@ -21,23 +21,11 @@ static void fz_on_warning(void *arg, const char *text)
 static void fz_table_open(struct fz_table *t, const struct cfg *cfg)
 {
     *t = (struct fz_table){.cfg = cfg};
-    rj.rt.workers = 1;
     rj.log_level = LOG_ERROR;
-    rc_init(&t->rc, &t->store, cfg);
-    t->rc.warn = fz_on_warning;
-    t->rc.arg = t;
-    t->store.changed = rc_on_changed;
-    t->store.arg = &t->rc;
+    proxy_rc_open(&t->rc, &t->store, cfg, fz_on_warning, t);
 }
 
-static void fz_table_close(struct fz_table *t)
-{
-    rc_fini(&t->rc);
-    t->store.changed = NULL;
-    obj_store_fini(&t->store);
-    rt_fini();
-    mem_free(t->changes.v);
-}
+static void fz_table_close(struct fz_table *t) { proxy_rc_close(&t->rc, &t->store, &t->changes); }
 
 static bool fz_table_compile(struct fz_table *t)
 {
@@ -177,12 +165,9 @@ static void fz_check_emptied(struct fz_table *t)
 
 static struct cfg *fz_settings(const char *ini)
 {
-    struct cfg_input in = {.file_name = "edge.ini", .text = str_z(ini)};
-    struct cfg_report report = {.text = str_growing()};
-    struct cfg *c = cfg_load(&in, &report);
+    struct cfg *c = proxy_cfg(str_z(ini), NULL, 0);
 
-    if (!c) FZ_FAIL("%.*s", STR_ARG(str_built(&report.text)));
-    str_free(&report.text);
+    FZ_CHECK(c != NULL);
     return c;
 }
 

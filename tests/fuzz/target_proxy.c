@@ -573,10 +573,7 @@ static void fzp_start(struct fzp_world *x, struct fz_in *in)
     w->thread.log.cap = 1 << 14;
     w->px.access_log = true;
     w->loop.sim = &x->sim;
-    rj_me = &w->thread;
-    rj.threads = mem_need(sizeof *rj.threads);
-    rj.threads[0] = &w->thread;
-    rj.thread_count = 1;
+    proxy_set_thread(&w->thread);
     io_loop_open(&w->loop, &sim_ops, 0);
     up_init(&w->up, &w->loop);
     w->up.random = (uint32_t)seed;
@@ -621,10 +618,7 @@ static void fzp_finish(struct fzp_world *x)
     for (uint32_t i = 0; i < x->ups; i++) sim_bytes_free(&x->up[i].in);
     for (uint32_t i = 0; i < x->nseen; i++) sim_bytes_free(&x->seen[i].body);
     for (int i = 0; i < FZP_CLIENTS; i++) sim_bytes_free(&x->client[i].sent), sim_bytes_free(&x->client[i].got);
-    rj_me = NULL;
-    mem_free(rj.threads);
-    rj.threads = NULL;
-    rj.thread_count = 0;
+    proxy_set_thread(NULL);
     mem_free(w);
     rc_fini(&fzp_table.rc);
     mem_free(fzp_table.changes.v);

@@ -1,16 +1,5 @@
 /* mw_: who is trusted, who is speaking; the steps and their verdicts. */
 
-static struct cfg *mw_ut_cfg(const char *ini)
-{
-    struct cfg_input in = {.file_name = "edge.ini", .text = str_z(ini)};
-    struct cfg_report report = {.text = str_growing()};
-    struct cfg *c = cfg_load(&in, &report);
-
-    if (!c) printf("%.*s", STR_ARG(str_built(&report.text)));
-    str_free(&report.text);
-    return c;
-}
-
 /* Reads a request head into h. */
 static bool mw_ut_head(struct h1_head *h, struct str text)
 {
@@ -113,8 +102,8 @@ UT(mw_client_address)
         UT_ROW("10.0.0.1", "Forwarded: garbage\r\nForwarded: for=1.1.1.1\r\n", "10.0.0.1", true),
         UT_ROW("10.0.0.1", "X_Forwarded_For: 1.1.1.1\r\n", "10.0.0.1", true),
     };
-    struct cfg *on = mw_ut_cfg("[ramjet]\nuse-forwarded-headers = true\nproxy-real-ip-cidr = 10.0.0.0/8\nproxy-real-ip-cidr = fd00::/8\n");
-    struct cfg *off = mw_ut_cfg("[ramjet]\nproxy-real-ip-cidr = 10.0.0.0/8\n");
+    struct cfg *on = proxy_cfg(S("[ramjet]\nuse-forwarded-headers = true\nproxy-real-ip-cidr = 10.0.0.0/8\nproxy-real-ip-cidr = fd00::/8\n"), NULL, 0);
+    struct cfg *off = proxy_cfg(S("[ramjet]\nproxy-real-ip-cidr = 10.0.0.0/8\n"), NULL, 0);
 
     UT_REQUIRE(on && off);
     UT_EACH(r, rows) {
@@ -184,7 +173,7 @@ UT(mw_steps_answer_before_an_upstream_is_asked)
         UT_ROW("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 1, false, 0, MW_ANSWER, PX_NO_ENDPOINT),
         UT_ROW("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\n\r\n", 100, false, 0, MW_ANSWER, PX_BODY_LIMIT), /* the first step that objects */
     };
-    struct cfg *cfg = mw_ut_cfg("[ramjet]\n");
+    struct cfg *cfg = proxy_cfg(S("[ramjet]\n"), NULL, 0);
 
     UT_REQUIRE(cfg != NULL);
     UT_EACH(r, rows) {
@@ -221,7 +210,7 @@ static bool mw_ut_open(struct mw_ut_table *t, const char *path, const char *line
     *t = (struct mw_ut_table){0};
     snprintf(ini, sizeof ini, "[backend s]\nendpoint = 10.0.0.1:80\n[route r]\npath = %s\nbackend = s\n%s", path, lines);
     rj.rt.workers = 1;
-    if (!(t->cfg = mw_ut_cfg(ini))) return false;
+    if (!(t->cfg = proxy_cfg(str_z(ini), NULL, 0))) return false;
     rc_init(&t->rc, NULL, t->cfg);
     rc_compile(&t->rc, &t->changes);
     return rt_publish(&t->changes, t->cfg, 0, 0);

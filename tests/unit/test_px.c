@@ -152,8 +152,6 @@ static struct cfg *ps_cfg(bool proxied, int version)
         "endpoint = 10.0.0.1:8005\n",
     };
     struct sim_bytes text = {0};
-    struct cfg_input in = {.file_name = "edge.ini"};
-    struct cfg_report report = {.text = str_growing()};
     struct cfg *c;
 
     sim_print(&text, "[ramjet]\nadmin = off\naccess-log-path = /dev/null\nkeep-alive = 30s\nproxy-body-size = 0\nproxy-connect-timeout = 2s\n"
@@ -164,10 +162,7 @@ static struct cfg *ps_cfg(bool proxied, int version)
 
         if (rules) sim_print(&text, "[route %c]\nhost = sim.test\npath = /%c\nbackend = b\n%s", ps_kinds[i].path, ps_kinds[i].path, rules);
     }
-    in.text = str_of(text.p, text.n);
-    c = cfg_load(&in, &report);
-    if (!c) printf("%.*s", STR_ARG(str_built(&report.text)));
-    str_free(&report.text);
+    c = proxy_cfg(str_of(text.p, text.n), NULL, 0);
     sim_bytes_free(&text);
     return c;
 }
@@ -800,10 +795,7 @@ static void ps_start(struct ps_world *x, uint32_t seed)
     w->drain_ms = sim_random(sim, 30000);
     w->delay.fire = wrk_on_delay;
     w->deadline.fire = wrk_on_deadline;
-    rj_me = &w->thread;
-    rj.threads = mem_need(sizeof *rj.threads);
-    rj.threads[0] = &w->thread;
-    rj.thread_count = 1;
+    proxy_set_thread(&w->thread);
     io_loop_open(&w->loop, &sim_ops, 0);
     up_init(&w->up, &w->loop);
     w->up.random = seed;
@@ -895,10 +887,7 @@ static void ps_finish(struct ps_world *x)
         free(s);
     }
     for (uint32_t i = 0; i < x->clients; i++) sim_bytes_free(&x->client[i].out);
-    rj_me = NULL;
-    mem_free(rj.threads);
-    rj.threads = NULL;
-    rj.thread_count = 0;
+    proxy_set_thread(NULL);
     mem_free(w);
 }
 

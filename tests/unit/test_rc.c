@@ -9,17 +9,6 @@ struct rc_ut {
     uint32_t compiled_hosts;
 };
 
-static struct cfg *rc_ut_cfg(const char *ini, const char *const *flags, int nflags)
-{
-    struct cfg_input in = {.argc = nflags, .argv = (char *const *)(uintptr_t)flags, .file_name = "edge.ini", .text = str_z(ini)};
-    struct cfg_report report = {.text = str_growing()};
-    struct cfg *c = cfg_load(&in, &report);
-
-    if (!c) printf("%.*s", STR_ARG(str_built(&report.text)));
-    str_free(&report.text);
-    return c;
-}
-
 static void rc_ut_warn(void *arg, const char *text)
 {
     struct rc_ut *u = arg;
@@ -29,23 +18,14 @@ static void rc_ut_warn(void *arg, const char *text)
 
 static void rc_ut_open(struct rc_ut *u, const char *ini)
 {
-    *u = (struct rc_ut){.cfg = rc_ut_cfg(ini, NULL, 0), .warnings = str_growing()};
-    rj.rt.workers = 1;
-    rc_init(&u->rc, &u->store, u->cfg);
-    u->rc.warn = rc_ut_warn;
-    u->rc.arg = u;
-    u->store.changed = rc_on_changed;
-    u->store.arg = &u->rc;
+    *u = (struct rc_ut){.cfg = proxy_cfg(str_z(ini), NULL, 0), .warnings = str_growing()};
+    proxy_rc_open(&u->rc, &u->store, u->cfg, rc_ut_warn, u);
 }
 
 static void rc_ut_close(struct rc_ut *u)
 {
-    rc_fini(&u->rc);
-    u->store.changed = NULL;
-    obj_store_fini(&u->store);
+    proxy_rc_close(&u->rc, &u->store, &u->changes);
     cfg_put(u->cfg);
-    rt_fini();
-    mem_free(u->changes.v);
     str_free(&u->warnings);
 }
 
@@ -310,13 +290,13 @@ UT(rc_default_backend_service_option)
     rc_ut_put(&u, RC_SVC RC_SLICE("s1", "{addresses: [10.0.0.1]}"));
     rc_ut_compile(&u);
     RC_UT_ASK("x.test", "/", "404");
-    now = rc_ut_cfg("", flags, 4);
+    now = proxy_cfg(S(""), flags, 4);
     rc_set_config(&u.rc, now);
     rc_ut_compile(&u);
     RC_UT_ASK("x.test", "/", "10.0.0.1:8081");
     cfg_put(now);
     flags[1] = "shop/web";
-    now = rc_ut_cfg("", flags, 4);
+    now = proxy_cfg(S(""), flags, 4);
     rc_set_config(&u.rc, now);
     rc_ut_compile(&u);
     RC_UT_ASK("x.test", "/", "10.0.0.1:8080");           /* the first port */
@@ -494,7 +474,7 @@ static const struct rt_rules *rc_ut_rules(const char *path)
 /* Takes other text as the file. True when that published something. */
 static bool rc_ut_reload(struct rc_ut *u, const char *ini)
 {
-    struct cfg *c = rc_ut_cfg(ini, NULL, 0);
+    struct cfg *c = proxy_cfg(str_z(ini), NULL, 0);
 
     if (!UT_CHECK(c != NULL)) return false;
     rc_set_config(&u->rc, c);
@@ -564,11 +544,11 @@ UT(rc_files)
     rc_set_addrs(rc_table_find(&u.rc.names, S("db.test")), addr, 2);
     rc_ut_compile(&u);
     RC_UT_ASK("q.a.test", "/x", "10.1.1.1:5432 10.0.0.9:1");
-    now = rc_ut_cfg(RC_FILE, NULL, 0);                   /* the same again */
+    now = proxy_cfg(S(RC_FILE), NULL, 0);                   /* the same again */
     rc_set_config(&u.rc, now);
     UT_CHECK(!rc_ut_compile(&u));
     cfg_put(now);
-    now = rc_ut_cfg("[backend api]\nendpoint = 10.0.0.7:80\n[route any]\nbackend = api\n", NULL, 0);
+    now = proxy_cfg(S("[backend api]\nendpoint = 10.0.0.7:80\n[route any]\nbackend = api\n"), NULL, 0);
     rc_set_config(&u.rc, now);
     UT_CHECK(rc_ut_compile(&u));
     cfg_put(now);

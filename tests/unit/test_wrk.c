@@ -14,10 +14,7 @@ static bool wrk_ut_open(struct wrk_ut *u, const struct io_ops *ops, bool handed_
     struct wrk *w = u->w = mem_need(sizeof *w);
     struct net_addr any = {.family = AF_INET, .ip = {[10] = 0xff, 0xff, 127, 0, 0, 1}};
 
-    rj_me = &w->thread;
-    rj.threads = mem_need(sizeof *rj.threads);
-    rj.threads[0] = &w->thread;
-    rj.thread_count = 1;
+    proxy_set_thread(&w->thread);
     rj.fd_limit = INT_MAX;
     w->ops = ops;
     w->max_conns = 10;
@@ -51,10 +48,7 @@ static void wrk_ut_close(struct wrk_ut *u)
     if (u->successor >= 0) sys_close(u->successor);
     if (w->thread.log.p) sys_unmap(w->thread.log.p, w->thread.log.cap);
     for (int i = 0; i < MTR_ROUTES_MAX; i++) mem_free(atomic_load(&w->thread.mtr.route[i]));
-    rj_me = NULL;
-    mem_free(rj.threads);
-    rj.threads = NULL;
-    rj.thread_count = 0;
+    proxy_set_thread(NULL);
     mem_free(w);
 }
 

@@ -670,10 +670,33 @@ static void str_free(struct str_builder *b)
     *b = (struct str_builder){.grow = b->grow};
 }
 
-/* Room for n more bytes, or NULL and failed. The caller fills it and adds to b->n. */
-static uint8_t *str_room(struct str_builder *b, size_t n)
+/* memcpy for what is mostly short and of no known length, n > 0: a string instruction takes longer to start than this takes. */
+static inline void str_copy(uint8_t *to, const uint8_t *from, size_t n)
 {
-    if (RJ_LIKELY(n <= b->cap - b->n)) return b->p + b->n;
+    if (n > 64) {
+        memcpy(to, from, n);
+    } else if (n >= 16) { /* from both ends; what lies in the middle is copied twice */
+        if (n > 32) {
+            memcpy(to + 16, from + 16, 16);
+            memcpy(to + n - 32, from + n - 32, 16);
+        }
+        memcpy(to, from, 16);
+        memcpy(to + n - 16, from + n - 16, 16);
+    } else if (n >= 8) {
+        memcpy(to, from, 8);
+        memcpy(to + n - 8, from + n - 8, 8);
+    } else if (n >= 4) {
+        memcpy(to, from, 4);
+        memcpy(to + n - 4, from + n - 4, 4);
+    } else {
+        to[0] = from[0];
+        to[n / 2] = from[n / 2];
+        to[n - 1] = from[n - 1];
+    }
+}
+
+__attribute__((noinline)) static uint8_t *str_grow(struct str_builder *b, size_t n)
+{
     if (b->grow && n < SIZE_MAX / 4) {
         size_t cap = b->cap ? b->cap * 2 : 256;
         uint8_t *p;
@@ -689,12 +712,31 @@ static uint8_t *str_room(struct str_builder *b, size_t n)
     return NULL;
 }
 
-static inline void str_put(struct str_builder *b, struct str s)
+/* Room for n more bytes, or NULL and failed. The caller fills it and adds to b->n. */
+static inline uint8_t *str_room(struct str_builder *b, size_t n)
+{
+    return RJ_LIKELY(n <= b->cap - b->n) ? b->p + b->n : str_grow(b, n);
+}
+
+__attribute__((noinline)) static void str_put_slice(struct str_builder *b, struct str s)
 {
     uint8_t *p;
 
     if (!s.n || !(p = str_room(b, s.n))) return;
-    memcpy(p, s.p, s.n);
+    str_copy(p, s.p, s.n);
+    b->n += s.n;
+}
+
+static inline void str_put(struct str_builder *b, struct str s)
+{
+    uint8_t *p;
+
+    if (!__builtin_constant_p(s.n) || s.n > 64) {
+        str_put_slice(b, s);
+        return;
+    }
+    if (!s.n || !(p = str_room(b, s.n))) return;
+    str_copy(p, s.p, s.n);
     b->n += s.n;
 }
 
@@ -703,13 +745,11 @@ static inline void str_put_z(struct str_builder *b, const char *z) { str_put(b, 
 
 static void str_put_u64(struct str_builder *b, uint64_t v)
 {
-    unsigned n = 1;
-    uint8_t *p;
+    uint8_t digits[20], *at = digits + sizeof digits;
 
-    for (uint64_t rest = v; rest >= 10; rest /= 10) n++;
-    if (!(p = str_room(b, n))) return;
-    b->n += n;
-    for (p += n; n--; v /= 10) *--p = (uint8_t)('0' + v % 10);
+    do *--at = (uint8_t)('0' + v % 10);
+    while (v /= 10);
+    str_put(b, str_of(at, (size_t)(digits + sizeof digits - at)));
 }
 
 /* Lower-case hexadecimal without leading zeros, at least min digits (at most 16). */
@@ -722,6 +762,23 @@ static void str_put_hex(struct str_builder *b, uint64_t v, unsigned min)
     if (!(p = str_room(b, n))) return;
     b->n += n;
     for (p += n; n--; v >>= 4) *--p = (uint8_t)"0123456789abcdef"[v & 15];
+}
+
+/* The sixteen digits of v, at to: the four bits of a digit are spread over the octets of a word and become letters all at once. */
+static void str_hex64(uint8_t *to, uint64_t v)
+{
+    const uint64_t ones = 0x0101010101010101u;
+
+    for (int half = 1; half >= 0; half--, to += 8) {
+        uint64_t w = __builtin_bswap32((uint32_t)(v >> 32 * half));
+
+        w = (w | w << 16) & 0x0000ffff0000ffffu;
+        w = (w | w << 8) & 0x00ff00ff00ff00ffu;
+        w = (w >> 4 & 0x000f000f000f000fu) | (w & 0x000f000f000f000fu) << 8;
+        w += '0' * ones + ((w + 6 * ones) >> 4 & ones) * ('a' - '9' - 1);
+        w = htole64(w);
+        memcpy(to, &w, 8);
+    }
 }
 
 static void str_vputf(struct str_builder *b, const char *fmt, va_list ap)
@@ -1761,6 +1818,17 @@ static uint32_t io_unsent(const struct io_sock *s)
     return sys_unsent(s->fd, &n) < 0 || n < 0 ? 0 : (uint32_t)n;
 }
 
+/* Octets, an end or an error stand there that nobody fetched: behind a pump, which takes octets past the engine, epoll may have told of them or
+ * not yet, and what it told may be spent. */
+static bool io_has_more(struct io_sock *s)
+{
+    uint8_t one;
+
+    if (sys_recv(s->fd, &one, 1, MSG_PEEK | MSG_DONTWAIT) != -EAGAIN) return true;
+    s->flags &= (uint16_t)~IO_S_HAS_IN;
+    return false;
+}
+
 /* A close from now on resets: what was not sent is dropped, and the peer cannot take what it got for the whole. */
 static void io_reset_on_close(struct io_sock *s)
 {
@@ -1867,6 +1935,7 @@ static void io_outq_drop(struct io_outq *q, uint32_t n)
     }
     if (!gone) return;
     q->n -= gone;
+    if (!q->n) return;
     memmove(q->iov, q->iov + gone, q->n * sizeof q->iov[0]);
     memmove(q->own, q->own + gone, q->n * sizeof q->own[0]);
 }
@@ -5402,17 +5471,18 @@ static size_t http_host_split(struct str s)
     return i;
 }
 
-/* The form that routes: lower case, without port and without one trailing dot; an IPv6 address keeps its brackets.
- * out holds host.n octets (HTTP_HOST_MAX are enough for any valid host). Returns octets, or -400. */
-static long http_host_normalize(struct str host, uint8_t *out)
+/* The form that routes of an authority that http_host_split took, or of none: lower case, without port and without one trailing dot; an IPv6
+ * address keeps its brackets. out holds HTTP_HOST_MAX octets. Returns octets. */
+static size_t http_host_form(struct str host, uint8_t *out)
 {
-    size_t n = http_host_split(host);
+    size_t n = 0, from = host.n && host.p[0] == '[' ? str_find(host, ']') : 0;
 
-    if (!n) return -400;
-    if (host.p[n - 1] == '.') n--;
-    for (size_t i = 0; i < n; i++) out[i] = str_lower(host.p[i]);
-    return (long)n;
+    for (; n < host.n && (n < from || host.p[n] != ':'); n++) out[n] = str_lower(host.p[n]);
+    return n && out[n - 1] == '.' ? n - 1 : n;
 }
+
+/* The same of any text. 0: it is no authority. */
+static size_t http_host_normalize(struct str host, uint8_t *out) { return http_host_split(host) ? http_host_form(host, out) : 0; }
 
 /* ---- paths ---- */
 
@@ -7593,7 +7663,7 @@ static bool cfg_set_host(struct mem_arena *a, struct str *out, struct str s)
 {
     uint8_t plain[HTTP_HOST_MAX];
 
-    if (s.n && http_host_normalize(s, plain) <= 0) return false;
+    if (s.n && !http_host_normalize(s, plain)) return false;
     *out = str_dup(a, s);
     return true;
 }
@@ -14324,13 +14394,11 @@ static uint64_t up_hash_by(struct str by, const struct up_request *q)
 static uint64_t up_hash(const struct rt_backend *b, struct up_request *q)
 {
     uint8_t host[HTTP_HOST_MAX];
-    long n;
 
     if (!b) return 0;
     if (b->balance == RT_IP_HASH) return str_hash(str_of(q->client->ip, 16));
     if (b->balance != RT_HASH) return 0;
-    n = http_host_normalize(str_of(q->head + q->msg->host_at, q->msg->host_n), host);
-    q->host = str_of(host, n > 0 ? (size_t)n : 0);
+    q->host = str_of(host, http_host_form(str_of(q->head + q->msg->host_at, q->msg->host_n), host));
     return up_hash_by(b->hash_by, q);
 }
 
@@ -14990,17 +15058,12 @@ static void fw_put_length(struct str_builder *sb, uint64_t n)
     str_put(sb, S("\r\n"));
 }
 
-static void fw_put_ip(struct str_builder *sb, const char *name, const struct net_addr *a)
-{
-    str_put_z(sb, name);
-    str_put_ip(sb, a);
-}
-
 /* X-Forwarded-For: the client; with compute-full-forwarded-for also the trusted hops between it and this proxy. What stands before the client
  * is anybody's word and ends here. */
-static void fw_put_for(struct str_builder *sb, const struct fw_request *r)
+static void fw_put_for(struct str_builder *sb, const struct fw_request *r, struct str client)
 {
-    fw_put_ip(sb, "X-Forwarded-For: ", r->client);
+    str_put(sb, S("X-Forwarded-For: "));
+    str_put(sb, client);
     if (r->cfg->compute_full_forwarded_for && r->named) {
         for (uint32_t i = r->hop_field; i < r->msg->nfields; i++) {
             const struct http_field *f = &r->msg->field[i];
@@ -15014,14 +15077,15 @@ static void fw_put_for(struct str_builder *sb, const struct fw_request *r)
             str_put(sb, S(", "));
             str_put(sb, str_of(r->head + f->value_at, f->value_n));
         }
-        fw_put_ip(sb, ", ", r->peer);
+        str_put(sb, S(", "));
+        str_put_ip(sb, r->peer);
     }
     str_put(sb, S("\r\n"));
 }
 
-static void fw_put_field(struct str_builder *sb, const char *name, struct str value)
+static inline void fw_put_field(struct str_builder *sb, struct str name, struct str value)
 {
-    str_put_z(sb, name);
+    str_put(sb, name);
     str_put(sb, value);
     str_put(sb, S("\r\n"));
 }
@@ -15029,17 +15093,20 @@ static void fw_put_field(struct str_builder *sb, const char *name, struct str va
 /* The forwarding fields that are written anew: see HTTP_FORWARDING. */
 static void fw_put_forwarded(struct str_builder *sb, const struct fw_request *r)
 {
-    fw_put_ip(sb, "X-Real-IP: ", r->client);
-    str_put(sb, S("\r\n"));
-    fw_put_for(sb, r);
-    if (r->said_host.n) fw_put_field(sb, "X-Forwarded-Host: ", r->said_host);
+    uint8_t text[48];
+    struct str_builder ip = str_fixed(text, sizeof text);
+
+    str_put_ip(&ip, r->client);
+    fw_put_field(sb, S("X-Real-IP: "), str_built(&ip));
+    fw_put_for(sb, r, str_built(&ip));
+    if (r->said_host.n) fw_put_field(sb, S("X-Forwarded-Host: "), r->said_host);
     if (r->port) {
         str_put(sb, S("X-Forwarded-Port: "));
         str_put_u64(sb, r->port);
         str_put(sb, S("\r\n"));
     }
-    fw_put_field(sb, "X-Forwarded-Proto: ", r->scheme);
-    fw_put_field(sb, "X-Forwarded-Scheme: ", r->scheme);
+    fw_put_field(sb, S("X-Forwarded-Proto: "), r->scheme);
+    fw_put_field(sb, S("X-Forwarded-Scheme: "), r->scheme);
 }
 
 /* A trusted peer's forwarding field that goes on as it came. */
@@ -15094,9 +15161,12 @@ static void fw_put_request(struct str_builder *sb, struct fw_request *r)
     fw_put_forwarded(sb, r);
     str_put(sb, r->forwarded_prefix);
     if (!r->request_id.n && r->cfg->generate_request_id) {
+        uint8_t id[32];
+
+        for (int i = 0; i < 2; i++) str_hex64(id + (size_t)i * 16, r->id[i]);
         str_put(sb, S("X-Request-ID: "));
-        r->request_id = str_of(sb->p + sb->n, sizeof r->id);
-        str_put(sb, str_of(r->id, sizeof r->id));
+        r->request_id = str_of(sb->p + sb->n, sizeof id);
+        str_put(sb, str_of(id, sizeof id));
         str_put(sb, S("\r\n"));
     }
     str_put(sb, S("\r\n"));
@@ -16321,11 +16391,10 @@ static bool px_write_request(struct px_req *r, const uint8_t *head, uint32_t hea
                             .client = &m->client, .peer = &r->c->peer, .scheme = m->scheme.n ? m->scheme : str_z(r->c->transport->scheme),
                             .said_host = m->host.n ? m->host : host, .port = m->port ? m->port : r->c->port,
                             .trusted = m->trusted, .named = m->named, .hop_field = m->hop_field, .hop_at = m->hop_at};
-    struct str_builder id = str_fixed(fw.id, sizeof fw.id), sb;
+    struct str_builder sb;
     const uint8_t *d;
 
-    str_put_hex(&id, px_id_word(&r->w->px, 0), 16);
-    str_put_hex(&id, px_id_word(&r->w->px, 1), 16);
+    for (int i = 0; i < 2; i++) fw.id[i] = px_id_word(&r->w->px, i);
     if (rules) fw.forwarded_prefix = rt_rules_text(rules, rules->forwarded_prefix);
     r->sent = room <= MEM_SMALL_BYTES - sizeof(struct mem_buf) ? mem_buf_new(&r->w->loop.small) : mem_buf_heap(&r->w->loop.small, room + PX_COPY_MAX);
     if (!r->sent) return false;
@@ -16351,12 +16420,9 @@ static enum px_error px_route(struct px_req *r, const uint8_t *head, struct str 
 {
     const struct http_msg *m = &r->head.msg;
     uint8_t host[HTTP_HOST_MAX];
-    long n = 0, k;
+    size_t n = http_host_form(str_of(head + m->host_at, m->host_n), host);
+    long k;
 
-    if (m->host_n && (n = http_host_normalize(str_of(head + m->host_at, m->host_n), host)) < 0) {
-        r->why = "bad host";
-        return PX_BAD_REQUEST;
-    }
     *path = str_of(head + m->path_at, m->path_n);
     if (!m->path_plain && m->path_n) {
         if (!(*room = mem_buf_heap(&r->w->loop.small, m->path_n))) return PX_MEMORY;
@@ -16366,7 +16432,7 @@ static enum px_error px_route(struct px_req *r, const uint8_t *head, struct str 
         }
         *path = str_of((*room)->data, (size_t)k);
     }
-    return rt_find(r->snap, str_of(host, (size_t)n), path->n ? *path : S("/"), match) ? PX_OK : r->snap->partial ? PX_NOT_READY : PX_NO_ROUTE;
+    return rt_find(r->snap, str_of(host, n), path->n ? *path : S("/"), match) ? PX_OK : r->snap->partial ? PX_NOT_READY : PX_NO_ROUTE;
 }
 
 /* Routes, runs the middleware, writes the head that goes upstream. PX_OK, or what is to be answered. */
@@ -16796,15 +16862,6 @@ static void px_linger(struct px_conn *c)
     io_recv_start(&c->w->loop, &c->s);
 }
 
-/* Something stands behind an answer that was fetched without a subscription: a pump leaves it with the kernel, and epoll may have told of it
- * before, or not yet. */
-static bool px_has_more(const struct io_sock *s)
-{
-    uint8_t one;
-
-    return sys_recv(s->fd, &one, 1, MSG_PEEK | MSG_DONTWAIT) != -EAGAIN;
-}
-
 /* Gives the upstream connection back when both sides ended well. */
 static void px_finish_upstream(struct px_req *r)
 {
@@ -16813,7 +16870,7 @@ static void px_finish_upstream(struct px_req *r)
 
     if (!u) return;
     if (r->up_spoiled || !r->up_flow.done || r->up_flow.q.n || r->up_flow.q.sending || r->connecting || !r->down_flow.done || r->w->px.draining ||
-        (!armed && px_has_more(&u->s))) {
+        (!armed && io_has_more(&u->s))) {
         px_drop_upstream(r);
         return;
     }

@@ -2246,7 +2246,7 @@ struct fw_request {
     uint16_t port;                                       /* the same; 0: a Unix socket */
     bool trusted, named;                                 /* see struct mw_ctx, as the next two */
     uint32_t hop_field, hop_at;
-    uint8_t id[32];                                      /* request id to use when the client sent none */
+    uint64_t id[2];                                      /* random: the request id when the client sent none */
     /* out: where in the builder these stand, and slices of head (the id may lie in the builder) */
     uint32_t target_at, target_n, host_at, host_n;
     struct str agent, request_id;

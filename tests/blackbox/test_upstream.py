@@ -22,6 +22,19 @@ def test_connections_are_reused(edge):
     assert len(e.U.requests) == 50
 
 
+def test_connections_are_reused_behind_large_answers(edge):
+    """The next request of a pipeline is there before anybody looks whether the connection that the answer came on has more to say."""
+    e = edge(ONE)
+    body = bytes(300_000)
+    e.U.play([b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body), body])
+    c = e.client()
+    for _ in range(5):
+        c.send(GET * 4)
+        assert [c.response().body for _ in range(4)] == [body] * 4
+    assert len(e.U.requests) == 20
+    assert len(e.U.conns) == 1
+
+
 def test_reuse_is_counted_in_the_admin_listing(edge):
     e = edge(ONE)
     e.U.play(OK)

@@ -106,15 +106,15 @@ static void fz_check_path(struct str raw)
 static void fz_check_host(struct str raw)
 {
     static uint8_t out[4096], again[4096];
-    long n = http_host_normalize(raw, out);
+    size_t n = http_host_normalize(raw, out);
     struct str form;
 
-    if (n < 0) {
-        FZ_CHECK(n == -400 && http_host_split(raw) == 0);
+    if (!n) {
+        FZ_CHECK(http_host_split(raw) == 0);
         return;
     }
-    FZ_CHECK(n > 0 && n <= HTTP_HOST_MAX && (size_t)n <= raw.n);
-    form = fz_copy(1, out, (size_t)n);
+    FZ_CHECK(n <= HTTP_HOST_MAX && n <= raw.n);
+    form = fz_copy(1, out, n);
     FZ_CHECK(http_host_normalize(form, again) == n && !memcmp(again, form.p, form.n));
     for (size_t i = 0; i < form.n; i++) {
         uint8_t c = form.p[i];

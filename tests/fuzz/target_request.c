@@ -47,7 +47,7 @@ static struct str fz_write_request(struct fz_writing *w, struct h1_head *h, stru
     fw.hop_field = c.hop_field;
     fw.hop_at = c.hop_at;
     fw.path = *path = str_of(w->path, (size_t)n);
-    memset(fw.id, 'f', sizeof fw.id);
+    memset(fw.id, 0xff, sizeof fw.id);
     str_put_ip(&ip, &c.client);
     w->client_n = ip.n;
     fw_put_request(&sb, &fw);

@@ -29,7 +29,7 @@ static bool fw_ut_request(const char *text, const struct fw_ut_peer *p, struct s
         fw.trusted = m.trusted, fw.named = m.named, fw.hop_field = m.hop_field, fw.hop_at = m.hop_at;
         fw.scheme = m.scheme.n ? m.scheme : S("http");
         fw.port = m.port ? m.port : 8080;
-        memset(fw.id, 'f', sizeof fw.id);
+        memset(fw.id, 0xff, sizeof fw.id);
         n = h->msg.path_n ? http_path_normalize(str_of(head.p + h->msg.path_at, h->msg.path_n), path) : 0;
         fw.path = str_of(path, n > 0 ? (size_t)n : 0);
         fw.host = str_of(head.p + h->msg.host_at, h->msg.host_n);

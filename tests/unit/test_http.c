@@ -154,15 +154,15 @@ UT(http_host_normal_form)
 
     UT_EACH(r, rows) {
         struct str in = ut_str(r->in);
-        long n = http_host_normalize(in, ut_guard(UT_SLOTS - 1, out, in.n));
+        size_t n = http_host_normalize(in, ut_guard(UT_SLOTS - 1, out, in.n));
 
-        UT_INT(n, r->want ? (long)strlen(r->want) : -400);
-        if (n > 0 && r->want) UT_BYTES(ut.page[UT_SLOTS - 1].p + ut.page[UT_SLOTS - 1].size - in.n, (size_t)n, r->want, strlen(r->want));
+        UT_INT(n, r->want ? strlen(r->want) : 0);
+        if (n && r->want) UT_BYTES(ut.page[UT_SLOTS - 1].p + ut.page[UT_SLOTS - 1].size - in.n, n, r->want, strlen(r->want));
     }
     memset(text, 'a', sizeof text);
     UT_INT(http_host_normalize(str_of(text, HTTP_HOST_MAX), out), HTTP_HOST_MAX);
-    UT_INT(http_host_normalize(str_of(text, HTTP_HOST_MAX + 1), out), -400);
-    UT_INT(http_host_normalize(ut_bytes("a.test\0", 7), out), -400);
+    UT_INT(http_host_normalize(str_of(text, HTTP_HOST_MAX + 1), out), 0);
+    UT_INT(http_host_normalize(ut_bytes("a.test\0", 7), out), 0);
 }
 
 UT(http_path_normal_form)

@@ -84,7 +84,7 @@ UT(str_pieces)
 
 UT(str_builder_never_passes_its_limit)
 {
-    uint8_t room[8] = {0};
+    uint8_t room[8] = {0}, text[100] = {0};
     struct str_builder b = str_fixed(ut_guard(0, room, 8), 8), g = str_growing();
 
     str_put(&b, S("1234567"));
@@ -93,6 +93,13 @@ UT(str_builder_never_passes_its_limit)
     UT_SLICE(str_built(&b), "1234567");                              /* what does not fit is dropped whole */
     str_put_c(&b, '8');
     UT_SLICE(str_built(&b), "12345678");
+    for (size_t n = 1; n < 100; n++) {                               /* every way to copy, between guard pages */
+        uint8_t *from = ut_guard(1, text, n), *to = ut_guard(2, text, n);
+
+        for (size_t i = 0; i < n; i++) from[i] = (uint8_t)(i + n);
+        str_copy(to, from, n);
+        UT_BYTES(to, n, from, n);
+    }
     for (int i = 0; i < 10000; i++) str_put_u64(&g, (uint64_t)i % 10);
     UT_CHECK(!g.failed && g.n == 10000 && g.p[9999] == '9');
     g.n = 0;
@@ -101,8 +108,10 @@ UT(str_builder_never_passes_its_limit)
     str_put_hex(&g, 0xabc, 1);
     str_put_c(&g, ' ');
     str_put_hex(&g, 0, 16);
-    str_putf(&g, " %d", -5);
-    UT_SLICE(str_built(&g), "18446744073709551615 abc 0000000000000000 -5");
+    str_putf(&g, " %d ", -5);
+    str_hex64(str_room(&g, 16), 0x0123456789abcdef);
+    g.n += 16;
+    UT_SLICE(str_built(&g), "18446744073709551615 abc 0000000000000000 -5 0123456789abcdef");
     str_free(&g);
     mem_fail_at = 1;
     str_put(&g, S("x"));

@@ -37,6 +37,7 @@
  *   al_    Access log and metrics of a request
  *   tp_    Transports
  *   px_    Client connection, request, tunnel
+ *   sh_    Who gives way when memory is short
  *   wrk_   Worker threads, listeners, drain
  *   ctl_   Control loop
  *   adm_   Admin listener
@@ -446,14 +447,14 @@ static struct mem_buf *mem_buf_new(struct mem_pool *pool)
 
     if (!b) return NULL;
     b->pool = pool;
-    b->heap = false;
+    b->alone = false;
     b->cap = pool->size - (uint32_t)sizeof *b;
     b->len = 0;
     b->refs = 1;
     return b;
 }
 
-/* A buffer of any size outside the pools: for heads that outgrow a small buffer. */
+/* A buffer of any size that no ceiling counts: for our own answers, which must go out above it too. */
 static struct mem_buf *mem_buf_alloc(uint32_t cap)
 {
     struct mem_buf *b = mem_alloc(sizeof *b + cap);
@@ -463,15 +464,16 @@ static struct mem_buf *mem_buf_alloc(uint32_t cap)
     return b;
 }
 
-/* The same, counted by the ceiling of pool: NULL when it is reached. */
-static struct mem_buf *mem_buf_heap(struct mem_pool *pool, uint32_t cap)
+/* A buffer of at least cap bytes in pages of its own, counted by the ceiling of pool; NULL when it is reached. */
+static struct mem_buf *mem_buf_map(struct mem_pool *pool, uint32_t cap)
 {
-    struct mem_buf *b = pool->limit && *pool->mapped + cap > pool->limit ? NULL : mem_buf_alloc(cap);
+    size_t n = (sizeof(struct mem_buf) + cap + 4095) & ~(size_t)4095;
+    struct mem_buf *b;
 
-    if (!b) return NULL;
-    b->pool = pool;
-    b->heap = true;
-    *pool->mapped += cap;
+    if (MEM_FAULT() || n > UINT32_MAX || (pool->limit && *pool->mapped + n > pool->limit) || !(b = sys_map(n))) return NULL;
+    *b = (struct mem_buf){.pool = pool, .alone = true, .cap = (uint32_t)(n - sizeof *b), .refs = 1};
+    *pool->mapped += n;
+    pool->alone += n;
     return b;
 }
 
@@ -485,12 +487,15 @@ static inline void mem_buf_put(struct mem_buf *b)
 {
     RJ_CHECK(b->refs > 0);
     if (--b->refs) return;
-    if (b->pool && !b->heap) {
+    if (b->pool && !b->alone) {
         mem_pool_put(b->pool, b);
-        return;
+    } else if (b->pool) {
+        *b->pool->mapped -= b->cap + sizeof *b;
+        b->pool->alone -= b->cap + sizeof *b;
+        sys_unmap(b, b->cap + sizeof *b);
+    } else {
+        mem_free(b);
     }
-    if (b->pool) *b->pool->mapped -= b->cap;
-    mem_free(b);
 }
 
 /* ============================================================================
@@ -1716,16 +1721,51 @@ static inline void io_woke(struct io_loop *lp)
 
 /* ---- loops ---- */
 
+static void io_pools_init(struct io_loop *lp, size_t limit)
+{
+    mem_pool_init(&lp->tiny, MEM_TINY_BYTES, MEM_SLAB_BYTES, &lp->mapped, limit);
+    mem_pool_init(&lp->small, MEM_SMALL_BYTES, MEM_SLAB_BYTES, &lp->mapped, limit);
+    limit -= limit / MEM_RESERVE; /* the rest is for requests and heads, however much content waits */
+    mem_pool_init(&lp->medium, MEM_MEDIUM_BYTES, MEM_SLAB_BYTES, &lp->mapped, limit);
+    mem_pool_init(&lp->large, MEM_LARGE_BYTES, MEM_SLAB_BYTES, &lp->mapped, limit);
+    mem_pool_init(&lp->big, MEM_BIG_BYTES, MEM_BIG_SLAB_BYTES, &lp->mapped, limit);
+}
+
+static void io_pools_fini(struct io_loop *lp)
+{
+    mem_pool_fini(&lp->tiny);
+    mem_pool_fini(&lp->small);
+    mem_pool_fini(&lp->medium);
+    mem_pool_fini(&lp->large);
+    mem_pool_fini(&lp->big);
+}
+
 /* Opens a loop with the engine; buffers stay under limit bytes (0 = none). Returns 0 or -errno. */
 static int io_loop_open(struct io_loop *lp, const struct io_ops *ops, size_t limit)
 {
     lp->ops = ops;
     lp->nonblocking = ops->nonblocking;
     clk_init(&lp->clk);
-    mem_pool_init(&lp->small, MEM_SMALL_BYTES, MEM_SLAB_BYTES, &lp->mapped, limit);
-    mem_pool_init(&lp->medium, MEM_MEDIUM_BYTES, MEM_BIG_SLAB_BYTES, &lp->mapped, limit);
-    mem_pool_init(&lp->big, MEM_BIG_BYTES, MEM_BIG_SLAB_BYTES, &lp->mapped, limit);
+    io_pools_init(lp, limit);
     return ops->open(lp);
+}
+
+/* A buffer of at least cap bytes. NULL at the ceiling. */
+static struct mem_buf *io_buf(struct io_loop *lp, uint32_t cap)
+{
+    struct mem_pool *pools[] = {&lp->tiny, &lp->small, &lp->medium, &lp->large};
+
+    for (size_t i = 0; i < RJ_COUNT(pools); i++)
+        if (cap <= pools[i]->size - sizeof(struct mem_buf)) return mem_buf_new(pools[i]);
+    return mem_buf_map(&lp->big, cap);
+}
+
+/* A buffer to receive in: big, or small where content may take no more. NULL at the ceiling. */
+static struct mem_buf *io_buf_in(struct io_loop *lp)
+{
+    struct mem_buf *b = mem_buf_new(&lp->big);
+
+    return b ? b : mem_buf_new(&lp->small);
 }
 
 static void io_loop_close(struct io_loop *lp)
@@ -1735,9 +1775,7 @@ static void io_loop_close(struct io_loop *lp)
         sys_close(lp->pipes[--lp->pipes_n][0]);
         sys_close(lp->pipes[lp->pipes_n][1]);
     }
-    mem_pool_fini(&lp->small);
-    mem_pool_fini(&lp->medium);
-    mem_pool_fini(&lp->big);
+    io_pools_fini(lp);
 }
 
 /* A timer blames somebody for what has not come, so all that has come is taken before one fires: a thread that got no CPU finds more than one
@@ -1958,14 +1996,14 @@ static void io_outq_clear(struct io_outq *q)
     q->sending = false;
 }
 
-/* Copies everything behind what is in flight into one buffer, so that there are free slots again. False without memory (the ceiling of pool counts). */
-static bool io_outq_squeeze(struct io_outq *q, struct mem_pool *pool)
+/* Copies everything behind what is in flight into one buffer, so that there are free slots again. False without memory. */
+static bool io_outq_squeeze(struct io_outq *q, struct io_loop *lp)
 {
     struct mem_buf *b;
     uint32_t n = 0;
 
     for (uint8_t i = q->flight; i < q->n; i++) n += (uint32_t)q->iov[i].iov_len;
-    if (!(b = mem_buf_heap(pool, n))) return false;
+    if (!(b = io_buf(lp, n))) return false;
     for (uint8_t i = q->flight; i < q->n; i++) {
         memcpy(b->data + b->len, q->iov[i].iov_base, q->iov[i].iov_len);
         b->len += (uint32_t)q->iov[i].iov_len;
@@ -1999,6 +2037,11 @@ static int io_pump_wake(struct io_loop *lp, struct io_pump *p)
         return 0;
     }
     rc = sys_pipe(p->pipe, O_CLOEXEC | O_NONBLOCK);
+    if (rc == 0 && rj.fd_limit && p->pipe[1] >= rj.fd_limit / 3) { /* the lowest free number: clients need the others more, and bytes can be copied */
+        sys_close(p->pipe[0]);
+        sys_close(p->pipe[1]);
+        rc = -EMFILE;
+    }
     if (rc < 0) p->pipe[0] = p->pipe[1] = -1;
     else sys_fcntl(p->pipe[0], SYS_SETPIPE_SZ, IO_PIPE_BYTES); /* refused beyond the user's share: then it stays smaller */
     return rc;
@@ -2246,11 +2289,11 @@ static bool ep_do_recv(struct io_loop *lp, struct io_sock *s)
     uint32_t max;
     int n;
 
-    if (!b && !(b = lp->ep->hot = mem_buf_new(&lp->big))) {
+    if (!b && !(b = lp->ep->hot = io_buf_in(lp))) {
         io_starve(lp, s);
         return false;
     }
-    max = once && s->once_small ? MEM_SMALL_BYTES : b->cap;
+    max = once && s->once_small && b->cap > MEM_SMALL_BYTES ? MEM_SMALL_BYTES : b->cap;
     do n = (int)sys_recv(s->fd, b->data, max, 0);
     while (n == -EINTR);
     if (n == -ENOTSOCK) n = (int)sys_read(s->fd, b->data, max);
@@ -2451,6 +2494,14 @@ static void ur_ring_add(struct ur_loop *ur, struct mem_buf *b, uint16_t id)
 
 static void ur_ring_publish(struct ur_loop *ur) { __atomic_store_n(&ur->ring[0].tail, ur->ring_tail, __ATOMIC_RELEASE); /* the kernel acquires */ }
 
+/* A buffer for the ring: one of its pool, or small where content may take no more. */
+static struct mem_buf *ur_ring_buf(struct io_loop *lp)
+{
+    struct mem_buf *b = mem_buf_new(lp->ur->pool);
+
+    return b ? b : mem_buf_new(&lp->small);
+}
+
 /* Fills ids that hold no buffer. */
 static void ur_ring_fill(struct io_loop *lp)
 {
@@ -2460,7 +2511,7 @@ static void ur_ring_fill(struct io_loop *lp)
         struct mem_buf *b;
 
         if (ur->bufs[id]) continue;
-        if (!(b = mem_buf_new(ur->pool))) break;
+        if (!(b = ur_ring_buf(lp))) break;
         ur_ring_add(ur, b, id);
         ur->ring_missing--;
     }
@@ -2658,7 +2709,7 @@ static void ur_recv_big(struct io_loop *lp, struct io_sock *s)
         io_queue(lp, s);
         return;
     }
-    slot->big = mem_buf_new(s->once_small ? &lp->small : &lp->big);
+    slot->big = s->once_small ? mem_buf_new(&lp->small) : io_buf_in(lp);
     if (!slot->big) {
         io_starve(lp, s);
         return;
@@ -2765,7 +2816,7 @@ static void ur_recv_data(struct io_loop *lp, struct io_sock *s, uint16_t id, int
     }
     mem_buf_put(b);
     ur->bufs[id] = NULL;
-    if ((b = mem_buf_new(ur->pool))) ur_ring_add(ur, b, id);
+    if ((b = ur_ring_buf(lp))) ur_ring_add(ur, b, id);
     else ur->ring_missing++;
 }
 
@@ -15316,10 +15367,27 @@ static void fl_fini(struct px_req *r, struct px_flow *f)
     io_outq_clear(&f->q);
     fl_put(&f->tail);
     fl_put(&f->trailer_in);
-    mem_free(f->trailer);
+    if (f->trailer) mem_pool_put(&r->w->px.trailers, f->trailer);
     f->trailer = NULL;
     io_pump_close(&r->w->loop, &f->pump);
 }
+
+/* A buffer of at least cap bytes; when memory is short, others give way. NULL when that is not enough. */
+static struct mem_buf *fl_buf(struct px_req *r, uint32_t cap)
+{
+    struct mem_buf *b = io_buf(&r->w->loop, cap);
+
+    return b || !r->w->px.relieve(r->w, r->c) ? b : io_buf(&r->w->loop, cap);
+}
+
+/* Free slots in the queue of f; when memory is short, others give way. */
+static bool fl_squeeze(struct px_req *r, struct px_flow *f)
+{
+    return io_outq_squeeze(&f->q, &r->w->loop) || (r->w->px.relieve(r->w, r->c) && io_outq_squeeze(&f->q, &r->w->loop));
+}
+
+/* What a buffer grows to that has to hold n bytes. */
+static inline uint32_t fl_grown(const struct mem_buf *b, uint32_t n) { return n <= MEM_LARGE_BYTES || n > 2 * b->cap ? n : 2 * b->cap; }
 
 /* ---- queues ---- */
 
@@ -15330,12 +15398,11 @@ static inline bool fl_is_held(const struct px_req *r, const struct px_flow *f) {
 /* Room for n bytes behind the content that is held back until it is complete (proxy-request-buffering). NULL at the ceiling. */
 static uint8_t *fl_held_room(struct px_req *r, uint32_t n)
 {
-    uint32_t had = r->held ? r->held->len : 0, cap = r->held ? r->held->cap : 8192;
+    uint32_t had = r->held ? r->held->len : 0;
     struct mem_buf *b;
 
     if (r->held && r->held->cap - had >= n) return r->held->data + had;
-    while (cap - had < n && cap < FL_HELD_MAX) cap *= 2;
-    if (cap - had < n || !(b = mem_buf_heap(&r->w->loop.small, cap))) return NULL;
+    if (n > FL_HELD_MAX - had || !(b = fl_buf(r, r->held ? fl_grown(r->held, had + n) : n))) return NULL;
     if (had) memcpy(b->data, r->held->data, had);
     b->len = had;
     fl_put(&r->held);
@@ -15349,8 +15416,9 @@ static uint8_t *fl_gather_room(struct px_req *r, struct px_flow *f, uint32_t n)
     if (fl_is_held(r, f)) return fl_held_room(r, n);
     if (f->tail && f->tail->cap - f->tail->len >= n) return f->tail->data + f->tail->len;
     fl_put(&f->tail);
-    f->tail = n <= MEM_SMALL_BYTES - sizeof(struct mem_buf) ? mem_buf_new(&r->w->loop.small) : mem_buf_heap(&r->w->loop.small, n);
-    if (!f->tail && n <= FL_ANSWER_MAX) f->tail = mem_buf_alloc(n); /* our own answers must go out when the ceiling is reached */
+    if (n <= MEM_SMALL_BYTES - sizeof(struct mem_buf)) f->tail = mem_buf_new(&r->w->loop.small);
+    if (RJ_UNLIKELY(!f->tail)) f->tail = fl_buf(r, n);
+    if (RJ_UNLIKELY(!f->tail) && n <= FL_ANSWER_MAX) f->tail = mem_buf_alloc(n); /* our own answers must go out when the ceiling is reached */
     return f->tail ? f->tail->data : NULL;
 }
 
@@ -15397,7 +15465,7 @@ static bool fl_emit(struct px_req *r, struct px_flow *f, struct mem_buf *b, uint
         if (!fl_is_down(r, f)) r->replayable = false;
         return true;
     }
-    if (f->q.n > IO_OUTQ_MAX - 4 && !io_outq_squeeze(&f->q, &r->w->loop.small)) return false;
+    if (f->q.n > IO_OUTQ_MAX - 4 && !fl_squeeze(r, f)) return false;
     if (f->chunked) {
         h1_put_chunk_size(&sb, n);
         if (!fl_gather(r, f, str_built(&sb))) return false;
@@ -15420,7 +15488,7 @@ static bool fl_emit_last(struct px_req *r, struct px_flow *f)
     struct str_builder sb;
     uint32_t room = 8 + (f->trailer && f->trailer_in ? f->trailer_in->len : 0);
 
-    if (f->q.n > IO_OUTQ_MAX - 4 && !io_outq_squeeze(&f->q, &r->w->loop.small)) return false;
+    if (f->q.n > IO_OUTQ_MAX - 4 && !fl_squeeze(r, f)) return false;
     if (!(at = fl_gather_room(r, f, room))) return false;
     sb = str_fixed(at, room);
     str_put(&sb, S("0\r\n"));
@@ -15579,7 +15647,7 @@ static long fl_trailer(struct px_req *r, struct px_flow *f, const uint8_t *p, ui
     int rc;
 
     if (!f->trailer) {
-        if (!(f->trailer = mem_alloc(sizeof *f->trailer)) || !(f->trailer_in = mem_buf_heap(&r->w->loop.small, PX_TRAILER_MAX + 1))) return -1;
+        if (!(f->trailer = mem_pool_get(&r->w->px.trailers)) || !(f->trailer_in = fl_buf(r, PX_TRAILER_MAX + 1))) return -1;
         h1_head_init(f->trailer, true, 0);
     }
     had = f->trailer_in->len;
@@ -15594,7 +15662,7 @@ static long fl_trailer(struct px_req *r, struct px_flow *f, const uint8_t *p, ui
     if (rc == RJ_MORE) return take;
     f->trailer_in->len = (uint32_t)rc;
     if (!fl_emit_end(r, f)) return -1;
-    mem_free(f->trailer);
+    if (f->trailer) mem_pool_put(&r->w->px.trailers, f->trailer);
     f->trailer = NULL;
     fl_put(&f->trailer_in);
     return rc - (long)had;
@@ -15764,6 +15832,7 @@ static void al_count_error(enum px_error error)
     case PX_LIMIT_CONNECTIONS: mtr_add(MTR_REFUSED_CONNECTIONS, 1); break;
     case PX_LIMIT_RATE: mtr_add(MTR_REFUSED_RATE, 1); break;
     case PX_MEMORY: mtr_add(MTR_REFUSED_MEMORY, 1); break;
+    case PX_YIELD: mtr_add(MTR_REFUSED_YIELD, 1); break;
     case PX_NO_ROUTE: case PX_NOT_READY: mtr_add(MTR_REFUSED_NO_ROUTE, 1); break;
     case PX_BODY_TIMEOUT: case PX_HEADER_TIMEOUT: case PX_CLIENT_TIMEOUT: mtr_add(MTR_REFUSED_TIMEOUT, 1); break;
     case PX_NO_ENDPOINT: mtr_add(MTR_UP_NONE, 1); break;
@@ -15921,7 +15990,7 @@ static bool tp_proxy_keep(struct px_conn *c, const uint8_t *p, uint32_t n)
     struct mem_buf *b = c->proxy_in;
 
     if (!b || b->cap - had < n) {
-        if (!(b = mem_buf_heap(&c->w->loop.small, 2 * (had + n) + 64))) return false;
+        if (!(b = io_buf(&c->w->loop, 2 * (had + n) + 64))) return false;
         if (had) memcpy(b->data, c->proxy_in->data, had);
         fl_put(&c->proxy_in);
         c->proxy_in = b;
@@ -15994,10 +16063,11 @@ static void px_on_timer(struct clk_timer *t)
 
 static struct px_req *px_req_new(struct px_conn *c)
 {
-    struct px_req *r = mem_pool_get(&c->w->px.reqs);
+    struct px *px = &c->w->px;
+    struct px_req *r = mem_pool_get(&px->reqs);
     size_t head = offsetof(struct px_req, head), behind = offsetof(struct px_req, head) + sizeof r->head;
 
-    if (!r) return NULL;
+    if (RJ_UNLIKELY(!r) && (!px->relieve(c->w, c) || !(r = mem_pool_get(&px->reqs)))) return NULL;
     memset(r, 0, head); /* the parser's field table is large and needs no clearing */
     memset((uint8_t *)r + behind, 0, offsetof(struct px_req, names) - behind);
     r->w = c->w;
@@ -16078,7 +16148,7 @@ static void px_abort(struct px_req *r, enum px_error error)
         al_count_error(error);
     }
     if (!r->status) r->status = al_errors[error].status;
-    if (error == PX_MEMORY) r->up_flow.reset = r->down_flow.reset = true; /* tunnels: bytes are missing */
+    if (error == PX_MEMORY || error == PX_YIELD) r->up_flow.reset = r->down_flow.reset = true; /* tunnels: bytes are missing */
     r->keep = false;
     r->aborted = true;
     px_drop_upstream(r);
@@ -16396,8 +16466,8 @@ static bool px_write_request(struct px_req *r, const uint8_t *head, uint32_t hea
 
     for (int i = 0; i < 2; i++) fw.id[i] = px_id_word(&r->w->px, i);
     if (rules) fw.forwarded_prefix = rt_rules_text(rules, rules->forwarded_prefix);
-    r->sent = room <= MEM_SMALL_BYTES - sizeof(struct mem_buf) ? mem_buf_new(&r->w->loop.small) : mem_buf_heap(&r->w->loop.small, room + PX_COPY_MAX);
-    if (!r->sent) return false;
+    if (room <= MEM_SMALL_BYTES - sizeof(struct mem_buf)) r->sent = mem_buf_new(&r->w->loop.small);
+    if (RJ_UNLIKELY(!r->sent) && !(r->sent = fl_buf(r, room + PX_COPY_MAX))) return false;
     sb = str_fixed(r->sent->data, r->sent->cap);
     fw_put_request(&sb, &fw);
     if (RJ_NEVER(sb.failed)) return false;
@@ -16425,7 +16495,7 @@ static enum px_error px_route(struct px_req *r, const uint8_t *head, struct str 
 
     *path = str_of(head + m->path_at, m->path_n);
     if (!m->path_plain && m->path_n) {
-        if (!(*room = mem_buf_heap(&r->w->loop.small, m->path_n))) return PX_MEMORY;
+        if (!(*room = fl_buf(r, m->path_n))) return PX_MEMORY;
         if ((k = http_path_normalize(*path, (*room)->data)) < 0) {
             r->why = "bad path";
             return PX_BAD_REQUEST;
@@ -16530,7 +16600,7 @@ static void px_keep_pending(struct px_req *r, struct mem_buf *b, uint32_t at, ui
         r->up_flow.src = PX_SRC_STOPPING;
         io_recv_stop(&r->w->loop, &r->c->s);
     }
-    if (r->pend_n + n > PX_PEND_MAX || !(both = mem_buf_heap(&r->w->loop.small, r->pend_n + n))) {
+    if (r->pend_n + n > PX_PEND_MAX || !(both = fl_buf(r, r->pend_n + n))) {
         px_abort(r, PX_MEMORY);
         return;
     }
@@ -16550,11 +16620,9 @@ static struct mem_buf *px_add_piece(struct px_req *r, struct mem_buf **in, const
 
     *taken = n < limit + 1 - had ? n : limit + 1 - had;
     if (!*in || (*in)->cap - had < *taken) {
-        uint32_t cap = *in ? (*in)->cap * 2 : 1024;
-        struct mem_buf *b;
+        struct mem_buf *b = fl_buf(r, *in ? fl_grown(*in, had + *taken) : *taken);
 
-        while (cap < had + *taken) cap *= 2;
-        if (!(b = mem_buf_heap(&r->w->loop.small, cap))) return NULL;
+        if (!b) return NULL;
         if (had) memcpy(b->data, (*in)->data, had);
         fl_put(in);
         *in = b;
@@ -16681,7 +16749,7 @@ static bool px_write_response(struct px_req *r, const uint8_t *head, uint32_t n,
         f->chunked = r->minor != 0;
         if (!r->minor) r->keep = fw.keep = false;
     }
-    if (f->q.n > IO_OUTQ_MAX - 4 && !io_outq_squeeze(&f->q, &r->w->loop.small)) return false;
+    if (f->q.n > IO_OUTQ_MAX - 4 && !fl_squeeze(r, f)) return false;
     if (!(at = fl_gather_room(r, f, room))) return false;
     sb = str_fixed(at, room);
     fw_put_response(&sb, &fw);
@@ -16902,7 +16970,7 @@ struct px_next {
 static bool px_resets_client(const struct px_req *r, bool tunnel)
 {
     if (tunnel) return fl_is_cut(&r->down_flow);
-    return r->head_sent && (!r->down_flow.done || r->down_flow.q.n) && (!r->minor || r->error == PX_CLIENT_TIMEOUT);
+    return r->head_sent && (!r->down_flow.done || r->down_flow.q.n) && (!r->minor || r->error == PX_CLIENT_TIMEOUT || r->error == PX_YIELD);
 }
 
 /* Everything is sent, or nothing more will be. Records the request and frees it; *next tells how the connection goes on. */
@@ -17335,18 +17403,20 @@ static int px_serve(struct wrk *w, int fd, const struct net_addr *peer, uint16_t
     return 0;
 }
 
-static void px_init(struct wrk *w, void (*on_gone)(struct wrk *w))
+static void px_init(struct wrk *w, void (*on_gone)(struct wrk *w), bool (*relieve)(struct wrk *w, const struct px_conn *spared))
 {
     struct px *px = &w->px;
 
     mem_pool_init(&px->conns, sizeof(struct px_conn), MEM_SLAB_BYTES, &w->loop.mapped, 0);
     mem_pool_init(&px->reqs, sizeof(struct px_req), MEM_SLAB_BYTES, &w->loop.mapped, w->loop.small.limit);
+    mem_pool_init(&px->trailers, sizeof(struct h1_head), MEM_SLAB_BYTES, &w->loop.mapped, w->loop.small.limit);
     map_list_init(&px->all);
     sys_getrandom(px->id_state, sizeof px->id_state);
     px->on_upstream = px_on_upstream;
     px->on_closing = px_on_closing;
     px->on_deadline = px_on_deadline;
     px->on_gone = on_gone;
+    px->relieve = relieve;
 }
 
 /* Whether a request is due on an idle connection that is about to be closed: the first one, which gets a moment, or one that is there. */
@@ -17385,13 +17455,163 @@ static void px_fini(struct wrk *w)
 {
     mem_pool_fini(&w->px.conns);
     mem_pool_fini(&w->px.reqs);
+    mem_pool_fini(&w->px.trailers);
+}
+
+/* ============================================================================
+ * sh_ : Who gives way when memory is short
+ *
+ * Owns:    nothing; struct px has its state.
+ * Calls:   sys_ mem_ log_ fl_ al_ px_
+ * Threads: workers.
+ * Rules:   1. Who holds memory and has kept us waiting longest goes first; who waits for us never goes.
+ *          2. Costs nothing while memory is not short: no list is kept, all connections are looked at when it is.
+ *          3. Called from within an allocation, so it allocates nothing and leaves the connection alone that is served.
+ * ========================================================================== */
+
+enum { SH_POOLS = 9, SH_AGES = 24 };
+
+static void sh_pools(struct wrk *w, struct mem_pool *pools[SH_POOLS])
+{
+    struct mem_pool *all[SH_POOLS] = {&w->loop.tiny, &w->loop.small, &w->loop.medium, &w->loop.large, &w->loop.big,
+                                      &w->px.conns, &w->px.reqs, &w->px.trailers, &w->up.conns};
+
+    memcpy(pools, all, sizeof all);
+}
+
+/* Bytes that are in use; slabs have free ones besides. */
+static size_t sh_used(struct wrk *w)
+{
+    struct mem_pool *pools[SH_POOLS];
+    size_t n = 0;
+
+    sh_pools(w, pools);
+    for (size_t i = 0; i < SH_POOLS; i++) n += (size_t)pools[i]->used * pools[i]->size + pools[i]->alone;
+    return n;
+}
+
+static size_t sh_held(const struct px_req *r)
+{
+    return sizeof *r + (r->in ? r->in->cap : 0) + (r->held ? r->held->cap : 0) + (r->pend ? r->pend->cap : 0) + (r->sent ? r->sent->cap : 0) +
+           r->up_flow.q.bytes + r->down_flow.q.bytes;
+}
+
+/* How long the client has kept us waiting: a head counts from its first byte, content and answers from the last progress.
+ * 0: we do not wait for it, or hardly. */
+static uint64_t sh_late_ms(const struct px_req *r)
+{
+    uint64_t now = fl_now_ms(r), start = r->t_start_ns / 1000000, since = now;
+
+    switch ((enum px_state)r->state) {
+    case PX_WAIT_HEAD: since = start; break;
+    case PX_WAIT_UPSTREAM:
+    case PX_WAIT_RESPONSE:
+        if (!r->up_flow.done && (r->holding || !r->up_flow.q.bytes) && (!r->expect || r->continued))
+            since = r->up_flow.in_ms > start ? r->up_flow.in_ms : start;
+        break;
+    case PX_RELAY:
+    case PX_TUNNEL:
+    case PX_REFUSED:
+        if (r->down_flow.q.bytes) since = r->down_flow.out_ms;
+        break;
+    case PX_FINISHED: break;
+    }
+    return now > since ? now - since : 0;
+}
+
+/* Position of the highest bit: ages that differ by less than a factor of two are the same. */
+static unsigned sh_age(uint64_t late_ms)
+{
+    unsigned age = late_ms ? 64 - (unsigned)__builtin_clzll(late_ms) : 0;
+
+    return age < SH_AGES ? age : SH_AGES - 1;
+}
+
+static struct px_req *sh_candidate(struct map_link *l, const struct px_conn *spared)
+{
+    struct px_conn *c = RJ_CONTAINER(l, struct px_conn, link);
+
+    return c == spared || !c->req || c->state != PX_CONN_ACTIVE || c->req->aborted ? NULL : c->req;
+}
+
+/* Ends the request of r, and its connection. Nothing is queued, as that would need memory: the client is told in one send, or sees the end. */
+static void sh_evict(struct px_req *r)
+{
+    static const char busy[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    struct px_conn *c = r->c;
+
+    if (!r->head_sent && !r->down_flow.q.n && c->transport->raw) sys_send(c->s.fd, busy, sizeof busy - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (r->state == PX_WAIT_HEAD) {
+        r->minor = 1;
+        r->client = c->peer;
+        r->policy.access_log = true;
+        if (r->in) al_keep_head(r, r->in->data, r->in->len);
+    }
+    px_abort(r, PX_YIELD);
+    px_settle(c);
+}
+
+static void sh_tell(struct wrk *w, uint32_t n)
+{
+    struct px *px = &w->px;
+    uint64_t now_ms = w->loop.clk.now_ms;
+
+    px->yielded += n;
+    if (!px->yielded || (px->yield_log_ms && now_ms - px->yield_log_ms < PX_YIELD_LOG_MS)) return;
+    log_warn("sh", "memory-limit is near: closed %u slow clients that held memory", px->yielded);
+    px->yield_log_ms = now_ms;
+    px->yielded = 0;
+}
+
+/* Lets the slowest clients go until a quarter of the ceiling is free. Returns whether there is more memory now. spared: the connection
+ * that is being served, NULL: none. */
+static bool sh_relieve(struct wrk *w, const struct px_conn *spared)
+{
+    size_t limit = w->loop.small.limit, low = limit - limit / 4, used = sh_used(w), before = w->loop.mapped, found = 0, freed = 0;
+    size_t goal = used > low ? used - low : limit / MEM_RESERVE, by_age[SH_AGES] = {0};
+    struct map_link *all = &w->px.all, *l;
+    struct mem_pool *pools[SH_POOLS];
+    struct px_req *r;
+    unsigned age = SH_AGES;
+    uint32_t n = 0;
+
+    if (!limit) return false;
+    sh_pools(w, pools);
+    for (size_t i = 0; i < SH_POOLS; i++)
+        while (pools[i]->empty_n) mem_pool_trim(pools[i]);
+    if (w->px.yielding) return w->loop.mapped < before; /* what was let go is freed with its last completion */
+    for (l = all->next; l != all; l = l->next)
+        if ((r = sh_candidate(l, spared))) by_age[sh_age(sh_late_ms(r))] += sh_held(r);
+    while (age > 1 && found < goal) found += by_age[--age];
+    for (l = all->next; l != all && freed < goal; l = l->next) {
+        struct px_conn *c = RJ_CONTAINER(l, struct px_conn, link);
+
+        if (!(r = sh_candidate(l, spared)) || sh_age(sh_late_ms(r)) < age) continue;
+        freed += sh_held(r);
+        n++;
+        sh_evict(r);
+        if (c->req) w->px.yielding = true;
+    }
+    sh_tell(w, n);
+    return freed || w->loop.mapped < before;
+}
+
+/* After each turn in which the mapped bytes changed: keeps an eighth of the ceiling free. */
+static void sh_check(struct wrk *w)
+{
+    size_t limit = w->loop.small.limit, high = limit - limit / 8;
+    bool yielding = w->px.yielding;
+
+    w->px.yielding = false;
+    if (RJ_LIKELY(!limit || w->loop.mapped <= high) || yielding || sh_used(w) <= high) return;
+    sh_relieve(w, NULL);
 }
 
 /* ============================================================================
  * wrk_ : Worker threads, listeners, drain
  *
  * Owns:    struct wrk, struct wrk_box; rj.threads, rj.control_box.
- * Calls:   sys_ mem_ str_ clk_ log_ mtr_ rcu_ io_ up_ px_
+ * Calls:   sys_ mem_ str_ clk_ log_ mtr_ rcu_ io_ up_ px_ sh_
  * Threads: wrk_main and what it calls run on workers; start, ask, drain and stop on the control thread.
  * Rules:   1. Every worker is the same code; they share snapshots and send each other messages, nothing else.
  *          2. A connection goes to the worker with the fewest, so that none is more than one above its share.
@@ -17662,7 +17882,7 @@ static int wrk_open(struct wrk *w)
     if (rc < 0) return rc;
     if ((rc = wrk_box_open(&w->box, &w->loop)) < 0) return rc;
     up_init(&w->up, &w->loop);
-    px_init(w, wrk_on_gone);
+    px_init(w, wrk_on_gone, sh_relieve);
     w->retry.fire = wrk_on_retry;
     w->deadline.fire = wrk_on_deadline;
     w->delay.fire = wrk_on_delay;
@@ -17673,6 +17893,7 @@ static int wrk_open(struct wrk *w)
         l->s.bounded = rj.fd_limit / 3 < WRK_BACKLOG * rj.thread_count; /* the kernel would take a burst beyond the reserve before we see it */
         l->w = w;
         if (w->loop.nonblocking && !l->shared) sys_fcntl(w->listen_fd[i], F_SETFL, O_RDWR | O_NONBLOCK);
+        sys_setsockopt(w->listen_fd[i], IPPROTO_TCP, TCP_NOTSENT_LOWAT, WRK_UNSENT_MAX); /* inherited by what it accepts; no answer on a Unix socket */
         if ((rc = io_adopt(&w->loop, &l->s, w->listen_fd[i])) < 0) return rc;
         if (!l->late) io_accept_start(&w->loop, &l->s);
     }
@@ -17682,12 +17903,14 @@ static int wrk_open(struct wrk *w)
 /* Once a second: gives memory that is not used back, and tells what is mapped. */
 static void wrk_tidy(struct wrk *w)
 {
-    struct mem_pool *pools[] = {&w->loop.small, &w->loop.medium, &w->loop.big, &w->px.conns, &w->px.reqs, &w->up.conns};
+    struct mem_pool *pools[SH_POOLS];
 
     if (w->loop.clk.now_ms - w->tidied_ms >= 1000) {
         w->tidied_ms = w->loop.clk.now_ms;
-        for (size_t i = 0; i < RJ_COUNT(pools); i++) mem_pool_trim(pools[i]);
+        sh_pools(w, pools);
+        for (size_t i = 0; i < SH_POOLS; i++) mem_pool_trim(pools[i]);
     }
+    sh_check(w);
     if (RJ_LIKELY(w->seen_mapped == w->loop.mapped)) return;
     mtr_move(MTR_BUFFER_BYTES, (int64_t)w->loop.mapped - (int64_t)w->seen_mapped);
     w->seen_mapped = w->loop.mapped;

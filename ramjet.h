@@ -218,6 +218,7 @@ struct mem_pool {
     size_t *mapped;                                      /* bytes mapped by all pools of this owner, for the ceiling */
     size_t limit;                                        /* ceiling of *mapped; 0 = none */
     uint32_t used;                                       /* objects handed out */
+    size_t alone;                                        /* bytes of mem_buf_map, which are in *mapped too */
 };
 
 /* A buffer: one writer, counted readers. data follows the struct. */
@@ -227,11 +228,13 @@ struct mem_buf {
     uint32_t cap;                                        /* bytes at data */
     uint32_t len;                                        /* bytes filled by the writer */
     uint32_t refs;
-    bool heap;                                           /* from mem_buf_heap: counted by the pool's ceiling, freed to mem_alloc */
+    bool alone;                                          /* from mem_buf_map: pages of its own, counted by the pool's ceiling */
     uint8_t data[];
 };
 enum {
-    MEM_SMALL_BYTES = 4096, MEM_MEDIUM_BYTES = 16384, MEM_BIG_BYTES = 64512 + 64, /* of one buffer with its struct */
+    MEM_TINY_BYTES = 1024, MEM_SMALL_BYTES = 4096, MEM_MEDIUM_BYTES = 16368, MEM_LARGE_BYTES = 32736,
+    MEM_BIG_BYTES = 64512 + 64,                          /* of one buffer with its struct */
+    MEM_RESERVE = 16,                                    /* content leaves one part in so many of the ceiling free */
     MEM_SLAB_BYTES = 65536, MEM_BIG_SLAB_BYTES = 262144,
     MEM_EMPTY_BYTES = 4 << 20,                           /* empty slabs that one pool keeps */
 };
@@ -330,6 +333,7 @@ struct log_err {
     X(REFUSED_PROXY,        "ramjet_refused_total",                  "reason=\"proxy_header\"", "")                                   \
     X(REFUSED_RATE,         "ramjet_refused_total",                  "reason=\"rate_limit\"",  "")                                    \
     X(REFUSED_TIMEOUT,      "ramjet_refused_total",                  "reason=\"timeout\"",     "")                                    \
+    X(REFUSED_YIELD,        "ramjet_refused_total",                  "reason=\"gave_way\"",    "")                                    \
     X(RETRIES,              "ramjet_upstream_retries_total",         "",                       "Requests sent to another endpoint or again") \
     X(RETRIES_REFUSED,      "ramjet_upstream_retries_refused_total", "",                       "Failures that were answered because retry-budget was spent") \
     X(TUNNELS,              "ramjet_tunnels_total",                  "",                       "Connections switched by a 101")       \
@@ -496,7 +500,7 @@ struct io_loop {
     struct ur_loop *ur;
     void *sim;
     struct clk_wheel clk;
-    struct mem_pool small, medium, big;                  /* buffers */
+    struct mem_pool tiny, small, medium, large, big;     /* buffers */
     size_t mapped;                                       /* bytes of all pools of this thread */
     struct io_sock *starved;                             /* looked at again a tick later, as receives that found no buffer */
     uint64_t starved_until_ms;
@@ -1230,7 +1234,7 @@ enum {
     X("max-worker-connections",        max_worker_connections,      UINT,    "1..1000000", "16384", 0,                                 \
       "Client connections of one worker; above it no more are accepted")                                                               \
     X("memory-limit",                  memory_limit,                SIZE,    "", "0", 0,                                               \
-      "Ceiling for buffers of all workers, 503 above; 0 takes it from the cgroup limit")                                               \
+      "Ceiling for connections, requests and buffers of all workers; near it the slowest give way, 503 above; 0: half the cgroup limit") \
     X("path-replace-prefix",           path_replace_prefix,         PATH,    "", "", CFG_R,                                            \
       "Path sent upstream in place of the path of the rule; wins over path-strip-prefix")                                              \
     X("path-strip-prefix",             path_strip_prefix,           BOOL,    "", "false", CFG_R,                                       \
@@ -2309,7 +2313,8 @@ struct fw_answer {
     X(TUNNEL_TIMEOUT,    504, "tunnel timeout",         "Neither side of a tunnel sent a byte for proxy-tunnel-timeout")                 \
     X(UPSTREAM_CLOSED,   502, "upstream closed",        "The upstream closed or reset the connection before its answer was complete")    \
     X(UPSTREAM_PROTOCOL, 502, "bad upstream answer",    "The upstream's answer is malformed, too large or was not asked for")            \
-    X(VERSION,           505, "version not supported",  "An HTTP version other than 1.0 and 1.1")
+    X(VERSION,           505, "version not supported",  "An HTTP version other than 1.0 and 1.1")                                        \
+    X(YIELD,             503, "gave way",               "memory-limit was near, and the client was among the slowest that held memory")
 
 enum px_error {
     PX_OK,
@@ -2473,6 +2478,7 @@ struct px_req {
 /* What a worker's proxy owns. */
 struct px {
     struct mem_pool conns, reqs;
+    struct mem_pool trailers;                            /* struct h1_head of the few requests that have a trailer section */
     struct map_link all;                                 /* every struct px_conn */
     uint64_t id_state[2];                                /* generator of request ids */
     bool leaving;                                        /* each answer is the last one of its connection */
@@ -2481,11 +2487,15 @@ struct px {
     bool server_tokens;
     uint64_t proxy_log_ms;                               /* refused PROXY headers: one log line in PX_PROXY_LOG_MS */
     uint32_t proxy_unlogged;
+    uint64_t yield_log_ms;                               /* clients that gave way: one log line in PX_YIELD_LOG_MS */
+    uint32_t yielded;
+    bool yielding;                                       /* what some of them held comes back with a completion that is still out */
     /* going up: set by px_init, so that what stands below can name what stands above */
     void (*on_upstream)(struct io_sock *s, enum io_event ev, int res, struct mem_buf *b);
     void (*on_closing)(struct io_sock *s, enum io_event ev, int res, struct mem_buf *b);
     void (*on_deadline)(struct px_req *r);
     void (*on_gone)(struct wrk *w);                      /* a client connection was freed */
+    bool (*relieve)(struct wrk *w, const struct px_conn *spared); /* memory is short: true when there may be more now */
 };
 
 enum {
@@ -2501,14 +2511,17 @@ enum {
     PX_INTERIM_MAX = 16,
     PX_SKIP_MAX = 65536,                                 /* a refused request's content up to this is read and dropped */
     PX_TRAILER_MAX = 8192,
-    PX_PROXY_LOG_MS = 1000,
+    PX_PROXY_LOG_MS = 1000, PX_YIELD_LOG_MS = 1000,
     PX_TUNNEL_MS = 3600000,                              /* proxy-tunnel-timeout when nothing longer is set */
     PX_TUNNEL_GRACE_MS = 60000,                          /* and at most this once one side has ended */
 };
 
 /* ---- wrk_ : workers -------------------------------------------------------------------------------------------------------------------- */
 
-enum { WRK_LISTENERS = 64, WRK_MAX = 256, WRK_PAUSE_MS = 100, WRK_BACKLOG = 4096, WRK_OFFER_MAX = 1024 };
+enum {
+    WRK_LISTENERS = 64, WRK_MAX = 256, WRK_PAUSE_MS = 100, WRK_BACKLOG = 4096, WRK_OFFER_MAX = 1024,
+    WRK_UNSENT_MAX = 131072,                             /* bytes that the kernel takes for a client beyond what is on the wire: else megabytes */
+};
 enum wrk_state { WRK_STARTING, WRK_RUNNING, WRK_DRAINING, WRK_ENDED };
 
 /* A message: run is called on the thread that owns the box. */

@@ -112,8 +112,8 @@ def edge(request, engine):
 def fresh(request, engine):
     made = request.node.edges = []
 
-    def get(template=harness.ONE, args=(), workers=1, env=None, keep=True):
-        made.append(harness.Edge(engine, template, args, workers, env, keep))
+    def get(template=harness.ONE, args=(), workers=1, env=None, keep=True, prefix=()):
+        made.append(harness.Edge(engine, template, args, workers, env, keep, prefix))
         return made[-1]
 
     yield get

@@ -282,7 +282,7 @@ def rx_queue(local, remote):
         return rx_queue_of_proc(local, remote)
 
 
-def rx_queue_of_diag(local, remote):
+def rx_queue_of_diag(local, remote, which=0):
     """Asks the kernel about this one socket (sock_diag(7)): 20 us, however many sockets there are."""
     sockid = struct.pack(">HH4s12x4s12x", local[1], remote[1], socket.inet_aton(local[0]), socket.inet_aton(remote[0])) + struct.pack("=III", 0, 0xffffffff, 0xffffffff)
     ask = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 0xffffffff) + sockid
@@ -296,7 +296,7 @@ def rx_queue_of_diag(local, remote):
         raise OSError(error, "sock_diag")
     if data[16 + 1] == 10:                               # the listener, where there is no such connection (TCP_LISTEN)
         return None
-    return struct.unpack_from("=I", data, 16 + 4 + len(sockid) + 4)[0]
+    return struct.unpack_from("=I", data, 16 + 4 + len(sockid) + 4 + 4 * which)[0]
 
 
 def fields_of_proc(local, remote):
@@ -322,6 +322,11 @@ def keepalive_timer(local, remote):
     fields = fields_of_proc(local, remote)
     kind, when = fields[5].split(":") if fields else ("00", "0")
     return int(when, 16) / os.sysconf("SC_CLK_TCK") if kind == "02" else None
+
+
+def tx_queue(local, remote):
+    """Octets that the process owning the local end has given to the kernel and the remote one has not acknowledged."""
+    return rx_queue_of_diag(local, remote, 1)
 
 
 class Client:

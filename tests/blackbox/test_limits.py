@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from harness import DEADLINE, EARLY, GET, HOLD, OK, ONE, SANITIZED, SLACK, Eof, chunked, mib, until
+from harness import DEADLINE, EARLY, GET, HOLD, OK, ONE, SANITIZED, SLACK, Eof, chunked, mib, tx_queue, until
 
 
 def ok(e, client, method="GET", upstream=OK):
@@ -356,6 +356,101 @@ def test_memory_limit_holds_under_many_large_bodies(fresh):
     for _ in range(20):
         assert e.talk([post, bytes(size)])[0][0].status == 200
     assert e.ramjet.metric("ramjet_refused_total", reason="memory") == count
+
+
+def asks_while(e, condition, what):
+    """A good client, which asks again and again on connections of its own until the condition holds: none of its requests fails."""
+    n = 0
+
+    def ask():
+        nonlocal n
+        n += 1
+        r = e.get("/good")
+        assert r.status == 200, (n, r)
+        return condition()
+    until(ask, 30, what)
+    for _ in range(50):
+        ask()
+
+
+def gave_way(e):
+    return e.ramjet.metric("ramjet_refused_total", reason="gave_way")
+
+
+SHORT = [
+    # who holds memory, its settings, its octets, the upstream's answer
+    ("heads", "", b"GET / HTTP/1.1\r\nHost: a.test\r\n" + b"".join(b"X-%02d: " % i + bytes([97]) * 900 + b"\r\n" for i in range(18)), OK),
+    ("short heads", "", b"GET / HTTP/1.1\r\nHo", OK),
+    ("held content", "proxy-request-buffering = on\n", b"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 100000\r\n\r\n" + bytes(20000), OK),
+    ("slow content", "", b"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 100000\r\n\r\nab", HOLD),
+    ("trailers", "", b"POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-A: b", HOLD),
+    ("answers", "", b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(*[bytes(30000)] * 20)),
+]
+
+
+@pytest.mark.parametrize("settings,octets,answer", [row[1:] for row in SHORT], ids=[row[0] for row in SHORT])
+def test_who_is_slow_and_holds_memory_gives_way(fresh, settings, octets, answer):
+    """Far more of them than memory-limit has room for: the slowest go, and none of the requests of a good client beside them fails."""
+    limit = 4 << 20
+    e = fresh(f"[ramjet]\nmemory-limit = {limit}\n" + ONE + settings)
+    e.U.play_by_target({b"/": [EARLY, answer]})
+    assert e.get("/good").status == 200
+    before, most, clients = e.ramjet.rss(), 0, []
+
+    def more():
+        nonlocal most
+        for _ in range(5 if len(clients) < 800 else 0):
+            clients.append(e.client(rcvbuf=4096))
+            clients[-1].send_lossy(octets)
+        most = max(most, e.ramjet.rss() - before)
+        return len(clients) >= 800 and gave_way(e)
+    asks_while(e, more, "clients that give way")
+    assert most < mib(5), "memory-limit, and a little"
+    for c in clients:
+        c.close()
+    until(lambda: e.ramjet.metric("ramjet_connections", side="client") <= 1, 20, "the end of all of them")
+    count = gave_way(e)
+    for _ in range(20):
+        assert e.get("/good").status == 200
+    assert gave_way(e) == count
+
+
+def test_nobody_gives_way_while_memory_is_not_short(edge):
+    e = edge("[ramjet]\nmemory-limit = 64m\n" + ONE)
+    e.U.play(OK)
+    clients = [e.client().send(b"GET / HTTP/1.1\r\nHost: a.test\r\nX-A: b") for _ in range(100)]
+    until(lambda: e.ramjet.metric("ramjet_connections", side="client", state="active") >= 100, 10, "all heads to be begun")
+    assert all(c.send(b"\r\n\r\n").response().status == 200 for c in clients)
+    assert gave_way(e) == 0
+
+
+def test_the_kernel_holds_little_for_a_client_that_does_not_read(edge):
+    """Its send buffer grows to megabytes on a fast network, however little the client takes."""
+    e = edge(ONE)
+    size = 8 << 20
+    e.U.play([EARLY, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size)])
+    c = e.client(rcvbuf=4096).send(GET)
+    seen = []
+
+    def stands_still():
+        seen.append(tx_queue(c.peer, c.name))
+        return len(seen) > 20 and seen[-1] and seen[-1] == seen[-20]
+    until(stands_still, 10, "the answer to stand still")
+    assert 0 < seen[-1] <= 256 << 10, seen[-1]
+    assert len(c.response().body) == size
+
+
+def test_pipes_leave_descriptors_for_clients(fresh):
+    """Pipes of spliced answers that nobody reads take a quarter of the descriptors at most, others are copied: more clients are served."""
+    e = fresh(ONE, prefix=["prlimit", "--nofile=400:400"])
+    e.U.play_by_target({b"/big": [EARLY, b"HTTP/1.1 200 OK\r\nContent-Length: 8000000\r\n\r\n" + bytes(8000000)]})
+    slow = []
+    for _ in range(120):
+        slow.append(e.client(rcvbuf=4096).send(b"GET /big HTTP/1.1\r\nHost: a.test\r\n\r\n"))
+        until(lambda: slow[-1].readable(), 10, "an answer to begin")
+    assert e.get("/good").status == 200
+    for c in slow:
+        c.close()
 
 
 def test_slow_uploads_hold_two_descriptors_each(fresh):

@@ -577,7 +577,7 @@ static void fzp_start(struct fzp_world *x, struct fz_in *in)
     io_loop_open(&w->loop, &sim_ops, 0);
     up_init(&w->up, &w->loop);
     w->up.random = (uint32_t)seed;
-    px_init(w, fzp_on_gone);
+    px_init(w, fzp_on_gone, sh_relieve);
 }
 
 /* Clients say no more; whatever is under way ends by itself, sooner or later. */

@@ -799,7 +799,7 @@ static void ps_start(struct ps_world *x, uint32_t seed)
     io_loop_open(&w->loop, &sim_ops, 0);
     up_init(&w->up, &w->loop);
     w->up.random = seed;
-    px_init(w, wrk_on_gone);
+    px_init(w, wrk_on_gone, sh_relieve);
     w->px.id_state[0] = w->px.id_state[1] = seed;
 }
 
@@ -846,7 +846,9 @@ static void ps_check_end(struct ps_world *x)
 
     if (w->px.conns.used || w->px.reqs.used || w->up.conns.used)
         sim_fail(sim, "left: %u connections, %u requests, %u upstream connections", w->px.conns.used, w->px.reqs.used, w->up.conns.used);
-    if (w->loop.small.used || w->loop.big.used) sim_fail(sim, "left: %u small buffers, %u big ones", w->loop.small.used, w->loop.big.used);
+    if (w->loop.tiny.used || w->loop.small.used || w->loop.medium.used || w->loop.large.used || w->loop.big.used || w->loop.big.alone || w->px.trailers.used)
+        sim_fail(sim, "left: %u tiny buffers, %u small, %u medium, %u large, %u big and %zu bytes alone; %u trailer sections", w->loop.tiny.used,
+                 w->loop.small.used, w->loop.medium.used, w->loop.large.used, w->loop.big.used, w->loop.big.alone, w->px.trailers.used);
     for (const struct rt_snapshot *s = rj.rt.first; s; s = s->newer)
         if (atomic_load(&s->lease[0].n)) sim_fail(sim, "left: %u leases", (unsigned)atomic_load(&s->lease[0].n));
     for (int i = 0; i < MTR_GAUGE_COUNT; i++)
@@ -1014,6 +1016,8 @@ struct ps_rest {
     struct px_req r;
 };
 
+static bool ps_no_relief(struct wrk *w, const struct px_conn *spared) { return (void)w, (void)spared, false; }
+
 static struct ps_rest *ps_rest_new(enum px_state state)
 {
     struct ps_rest *x = calloc(1, sizeof *x);
@@ -1021,6 +1025,8 @@ static struct ps_rest *ps_rest_new(enum px_state state)
     x->ops.send = ps_send_nothing;
     x->w.loop.ops = &x->ops;
     x->w.loop.clk.now_ms = 100000;
+    x->w.px.relieve = ps_no_relief;
+    mem_pool_init(&x->w.px.trailers, sizeof(struct h1_head), MEM_SLAB_BYTES, &x->w.loop.mapped, 0);
     x->c = (struct px_conn){.w = &x->w, .req = &x->r, .transport = &ps_transport};
     x->r.w = &x->w;
     x->r.c = &x->c;
@@ -1098,7 +1104,7 @@ UT(px_heads_without_memory_are_logged)
         struct io_loop *lp = &x->w.loop;
 
         clk_init(&lp->clk);
-        mem_pool_init(&lp->small, MEM_SMALL_BYTES, MEM_SLAB_BYTES, &lp->mapped, 0);
+        io_pools_init(lp, 0);
         h1_head_init(&x->r.head, true, 0);
         x->r.up = NULL;
         for (int i = 0; i < 2 && r->pieces[i]; i++) {
@@ -1120,7 +1126,7 @@ UT(px_heads_without_memory_are_logged)
         clk_drop(&lp->clk, &x->c.timer);
         fl_put(&x->r.in);
         fl_fini(&x->r, &x->r.down_flow);
-        mem_pool_fini(&lp->small);
+        io_pools_fini(lp);
         free(x);
     }
     ps_close();
@@ -1130,10 +1136,11 @@ UT(px_heads_without_memory_are_logged)
 UT(px_content_without_memory_ends_its_connection)
 {
     static const struct { int line; const char *bytes; uint64_t length; bool holding; long fail_at, more; bool refused; } rows[] = {
-        UT_ROW("0\r\n\r\nGET /r/2 HTTP/1.1\r\n\r\n", 0, false, 3, 1, true), /* the third allocation is that of the last chunk */
-        UT_ROW("0\r\nX-Sum: 1\r\n\r\nGET /r/2 HTTP/1.1\r\n\r\n", 0, false, 3, 1, true),
-        UT_ROW("0\r\n\r\n", 0, false, 3, 2, true),
-        UT_ROW("0\r\n\r\n", 0, false, 3, 0, false),                /* from outside the pool */
+        UT_ROW("0\r\n\r\nGET /r/2 HTTP/1.1\r\n\r\n", 0, false, 3, 2, true), /* the third allocation is that of the last chunk */
+        UT_ROW("0\r\nX-Sum: 1\r\n\r\nGET /r/2 HTTP/1.1\r\n\r\n", 0, false, 3, 2, true),
+        UT_ROW("0\r\n\r\n", 0, false, 3, 3, true),
+        UT_ROW("0\r\n\r\n", 0, false, 3, 0, false),                /* when it is asked for again */
+        UT_ROW("0\r\n\r\n", 0, false, 3, 1, false),                /* from outside the pool */
         UT_ROW("0\r\n\r\n", 0, false, 1, 0, true),
         UT_ROW("abcGET /r/2 HTTP/1.1\r\n\r\n", 3, false, 1, 0, true), /* of fewer slots in the queue */
         UT_ROW("abc", 3, false, 1, 0, true),
@@ -1153,7 +1160,7 @@ UT(px_content_without_memory_ends_its_connection)
         struct mem_buf *b = mem_buf_alloc(n);
 
         clk_init(&lp->clk);
-        mem_pool_init(&lp->small, MEM_SMALL_BYTES, MEM_SLAB_BYTES, &lp->mapped, 0);
+        io_pools_init(lp, 0);
         memcpy(b->data, row->bytes, n);
         r->up = NULL;
         r->keep = true;
@@ -1173,8 +1180,50 @@ UT(px_content_without_memory_ends_its_connection)
         fl_put(&r->held);
         fl_fini(r, &r->up_flow);
         fl_fini(r, &r->down_flow);
-        mem_pool_fini(&lp->small);
+        io_pools_fini(lp);
         free(x);
     }
     ps_close();
+}
+
+/* How long a client has kept us waiting: who waits for us is never late. */
+UT(sh_counts_who_keeps_us_waiting)
+{
+    static const struct { int line; enum px_state state; bool holding, expect, continued, up_done; uint32_t up_bytes, down_bytes; uint64_t late_ms; } rows[] = {
+        UT_ROW(PX_WAIT_HEAD, false, false, false, false, 0, 0, 60000),
+        UT_ROW(PX_WAIT_UPSTREAM, false, false, false, false, 0, 0, 3000),
+        UT_ROW(PX_WAIT_UPSTREAM, true, false, false, false, 5, 0, 3000),
+        UT_ROW(PX_WAIT_RESPONSE, false, false, false, false, 0, 0, 3000),
+        UT_ROW(PX_WAIT_RESPONSE, false, false, false, false, 5, 0, 0), /* the upstream does not take it */
+        UT_ROW(PX_WAIT_RESPONSE, false, false, false, true, 0, 0, 0),
+        UT_ROW(PX_WAIT_RESPONSE, false, true, false, false, 0, 0, 0),  /* it waits for a 100 */
+        UT_ROW(PX_WAIT_RESPONSE, false, true, true, false, 0, 0, 3000),
+        UT_ROW(PX_RELAY, false, false, false, true, 0, 0, 0),
+        UT_ROW(PX_RELAY, false, false, false, true, 0, 5, 2000),
+        UT_ROW(PX_TUNNEL, false, false, false, false, 0, 5, 2000),
+        UT_ROW(PX_TUNNEL, false, false, false, false, 5, 0, 0),
+        UT_ROW(PX_REFUSED, false, false, false, false, 0, 5, 2000),
+        UT_ROW(PX_FINISHED, false, false, false, false, 0, 5, 0),
+    };
+    static const struct { int line; uint64_t late_ms; unsigned age; } ages[] = {
+        UT_ROW(0, 0), UT_ROW(1, 1), UT_ROW(2, 2), UT_ROW(3, 2), UT_ROW(4, 3), UT_ROW(1023, 10), UT_ROW(1024, 11), UT_ROW(UINT64_MAX, SH_AGES - 1),
+    };
+
+    UT_EACH(row, rows) {
+        struct ps_rest *x = ps_rest_new(row->state);
+        struct px_req *r = &x->r;
+
+        r->t_start_ns = 40000 * 1000000ull;                          /* now is 100000 */
+        r->up_flow.in_ms = 97000;
+        r->down_flow.out_ms = 98000;
+        r->holding = row->holding;
+        r->expect = row->expect;
+        r->continued = row->continued;
+        r->up_flow.done = row->up_done;
+        r->up_flow.q.bytes = row->up_bytes;
+        r->down_flow.q.bytes = row->down_bytes;
+        UT_INT(sh_late_ms(r), row->late_ms);
+        free(x);
+    }
+    UT_EACH(row, ages) UT_INT(sh_age(row->late_ms), row->age);
 }

@@ -3375,10 +3375,11 @@ static void dns_read_file(const char *path, struct str_builder *b)
 
 /* ---- asking ----
  *
- *   IDLE -> WAIT_PLACE [dns_name_due]     too many names are being asked for
- *   IDLE, WAIT_PLACE -> WAIT_ANSWERS      [dns_name_ask]     queries are out, for both families side by side
- *   WAIT_ANSWERS -> WAIT_ANSWERS          [dns_ask_done]     absent under this search domain: the next one
- *   any -> IDLE        [dns_name_settle]  an answer, or none to be had; the timer asks again
+ *   IDLE -> WAIT_PLACE           [dns_name_due]   too many names are being asked for
+ *   WAIT_PLACE -> IDLE           [dns_name_rest]  another name is done: the timer asks at once
+ *   IDLE -> WAIT_ANSWERS         [dns_name_due]   queries are out, for both families side by side
+ *   WAIT_ANSWERS -> WAIT_ANSWERS [dns_name_try]   absent under this search domain: the next one
+ *   WAIT_ANSWERS -> IDLE         [dns_name_rest]  an answer, or none to be had; the timer asks again
  *
  * IDLE: the timer is armed, or the answer is for ever (a literal).  Without a watch the name goes when its timer fires. */
 enum dns_state { DNS_IDLE, DNS_WAIT_PLACE, DNS_WAIT_ANSWERS };
@@ -13918,7 +13919,7 @@ static void rc_fini(struct rc *rc)
 /* ============================================================================
  * up_ : Endpoint state, pickers, pools
  *
- * Owns:    struct up, struct up_pool, struct up_group, struct up_conn.
+ * Owns:    struct up, struct up_pool, struct up_group, struct up_conn, struct up_health, rj.health.
  * Calls:   sys_ mem_ str_ map_ clk_ mtr_ io_ http_ rt_
  * Threads: one struct up per worker, shared with nobody; rj.health is written by the control thread and read by all.
  * Rules:   1. A picker reads and returns; it changes only its cursor.
@@ -17610,10 +17611,10 @@ static void sh_check(struct wrk *w)
 /* ============================================================================
  * wrk_ : Worker threads, listeners, drain
  *
- * Owns:    struct wrk, struct wrk_box; rj.threads, rj.control_box.
+ * Owns:    struct wrk, struct wrk_box, struct wrk_offer; rj.threads, rj.control_box, rj.inherited, rj.offer, rj.handed_left.
  * Calls:   sys_ mem_ str_ clk_ log_ mtr_ rcu_ io_ up_ px_ sh_
  * Threads: wrk_main and what it calls run on workers; start, ask, drain and stop on the control thread.
- * Rules:   1. Every worker is the same code; they share snapshots and send each other messages, nothing else.
+ * Rules:   1. Every worker is the same code; they share snapshots, how many clients each has and the tables of lm_, and send messages.
  *          2. A connection goes to the worker with the fewest, so that none is more than one above its share.
  *          3. At a limit a worker stops accepting; it never spins.
  * ========================================================================== */
@@ -18257,7 +18258,7 @@ static void wrk_free(void)
  *
  * Owns:    struct ctl, rj.ctl.
  * Calls:   sys_ mem_ str_ map_ clk_ log_ rcu_ io_ ep_ dns_ cfg_ obj_ kc_ k8s_ rt_ rc_ up_ chk_ wrk_
- * Threads: control, but for ctl_ask_reload and ctl_ask_stop.
+ * Threads: control, but for ctl_ask_reload and ctl_ask_stop (any) and ctl_on_gone (workers, by wrk_ask).
  * Rules:   1. A lone change is compiled in the turn that brought it; a burst at most once per publish-interval.
  *          2. What is broken leaves the last table in service.
  *          3. Ready means served: only once everything known at the start is compiled and published.

@@ -8,7 +8,8 @@
  *   watch event (k8s_) or file (cfg_) -> object store (obj_) -> coalesce (ctl_) -> compile (rc_) -> digest equal? stop : publish (rt_)
  *   -> workers see it at their next request -> the old snapshot is retired by epochs (rcu_)
  * Threads
- *   N workers, shared-nothing, each with its own engine, pools, timers and counters; one control thread for everything slow.
+ *   N workers, each with its own engine, pools, timers and counters; all they share is snapshots and results of health checks (which they
+ *   only read), how many clients each has, and the limits per client (lm_). One control thread for everything slow.
  * Lifetimes
  *   process > worker > snapshot > connection > request > turn. A pointer never outlives what it points to; a borrowed one names its lender.
  */
@@ -2212,7 +2213,7 @@ struct mw_ctx {
     struct net_addr client;                              /* out: who is speaking, for rules, hashing and logs */
     bool trusted;                                        /* out: the peer's forwarding fields are believed */
     bool rewritten;                                      /* out: the path upstream is not the client's */
-    bool named;                                          /* out: one of them names the client */
+    bool named;                                          /* out: one of the peer's forwarding fields names the client */
     /* out, what a trusted peer says of the client's request; empty or 0: nothing that is well-formed */
     struct str scheme, host;
     uint16_t port;
@@ -2343,7 +2344,15 @@ struct px_codec {
     bool (*finish)(struct px_conn *c, bool keep, bool aborted); /* a response is out; true when the connection serves on */
 };
 
-/* A client connection. Idle: no request, no buffer, about 200 bytes. */
+/* A client connection. Idle: no request, no buffer, about 200 bytes.
+ *
+ *   PROXY -> IDLE  [tp_proxy_feed: the header is whole]
+ *   IDLE -> ACTIVE [px_h1_data: octets of a request]
+ *   ACTIVE -> IDLE [px_finish: the exchange is over]
+ *   IDLE -> LINGER [px_linger: none follows; our side is shut, and what still comes is read and dropped]
+ *   any -> CLOSING [whoever calls io_close; px_on_client frees it at IO_CLOSED]
+ *
+ * Always: req != NULL in ACTIVE. */
 enum px_conn_state {
     PX_CONN_PROXY,                                       /* waits for the PROXY header */
     PX_CONN_IDLE,
@@ -2394,12 +2403,14 @@ struct px_flow {
 
 /* The exchange:
  *
- *   WAIT_HEAD -> REFUSED | WAIT_UPSTREAM          [px_on_head]
+ *   WAIT_HEAD -> WAIT_UPSTREAM                    [px_on_head]
+ *   any -> REFUSED                                [px_refuse: an answer of our own, while none has begun]
  *   WAIT_UPSTREAM, WAIT_RESPONSE -> WAIT_UPSTREAM [px_upstream_failed: another endpoint or connection, at once or in px_on_closing]
  *   WAIT_UPSTREAM -> WAIT_RESPONSE                [px_sent_start: connected, or a pooled connection]
- *   WAIT_RESPONSE -> RELAY | TUNNEL | REFUSED     [px_on_response_head]
+ *   WAIT_RESPONSE -> RELAY                        [px_on_response_head]
+ *   WAIT_RESPONSE -> TUNNEL                       [px_start_tunnel: a valid 101]
  *   RELAY, TUNNEL, REFUSED -> FINISHED            [px_finish: everything is sent]
- *   any -> FINISHED                               [px_abort]
+ *   any -> FINISHED                               [px_abort, then px_finish: nothing more will be]
  *
  * Always: up != NULL in WAIT_RESPONSE; a lease is held from px_on_head until the request cannot be sent again. */
 enum px_state { PX_WAIT_HEAD, PX_WAIT_UPSTREAM, PX_WAIT_RESPONSE, PX_RELAY, PX_TUNNEL, PX_REFUSED, PX_FINISHED };

@@ -1889,6 +1889,9 @@ static int io_socket(const struct io_loop *lp, int family, int type)
     return sys_socket(family, type | SOCK_CLOEXEC | (lp->nonblocking ? SOCK_NONBLOCK : 0), 0);
 }
 
+/* The kernel gives the lowest free number, so this one is of the last that are kept for other threads. */
+static bool io_is_spare(const struct io_loop *lp, int fd) { return lp->fd_max && fd >= lp->fd_max; }
+
 /* Opens a TCP socket and starts to connect; IO_CONNECT follows. Returns 0, or -errno when the socket cannot be made (no completion).
  * sa is the caller's sockaddr storage that lives until the next turn. */
 static int io_connect_sa(struct io_loop *lp, struct io_sock *s, const void *sa, socklen_t n)
@@ -1896,6 +1899,10 @@ static int io_connect_sa(struct io_loop *lp, struct io_sock *s, const void *sa, 
     int fd = io_socket(lp, ((const struct sockaddr *)sa)->sa_family, SOCK_STREAM), rc;
 
     if (fd < 0) return fd;
+    if (io_is_spare(lp, fd)) {
+        sys_close(fd);
+        return -EMFILE;
+    }
     sys_setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     if ((rc = io_adopt(lp, s, fd)) < 0) return rc;
     lp->ops->connect(lp, s, sa, n);
@@ -2276,7 +2283,9 @@ static void ep_do_accept(struct io_loop *lp, struct io_sock *s)
         lp->peer = (struct net_addr){0};
         if (fd >= 0 && n >= sizeof(sa_family_t)) str_from_sockaddr(&sa, &lp->peer);
         s->handle(s, IO_ACCEPT, fd, NULL);
-        if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) return; /* the owner pauses; still readable */
+        if (fd != -EMFILE && fd != -ENFILE && fd != -ENOBUFS && fd != -ENOMEM) continue;
+        if (s->flags & IO_S_WANT_ACCEPT) io_queue_later(lp, s); /* the owner has not paused, and no edge tells of who waits already */
+        return;
     }
     if (s->flags & IO_S_WANT_ACCEPT) io_queue(lp, s);
 }
@@ -13989,7 +13998,8 @@ static void up_on_idle_timeout(struct clk_timer *t)
     if (c->idle) up_close_idle(c);
 }
 
-/* The exchange on c is over and both sides may go on: keeps it for the next one, or closes it when it is old or one too many.
+/* The exchange on c is over and both sides may go on: keeps it for the next one, or closes it when it is old or one too many, or when its
+ * descriptor is one of the reserve: those that wait there for a request would keep others from being answered.
  * armed: the receive subscription is still active. */
 static void up_release(struct up_conn *c, bool armed)
 {
@@ -13998,7 +14008,8 @@ static void up_release(struct up_conn *c, bool armed)
 
     c->req = NULL;
     c->served++;
-    if (p->gone || (p->keepalive_requests && c->served >= p->keepalive_requests) || p->idle_n >= p->keepalive || lp->clk.now_ms - c->born_ms >= p->life_ms) {
+    if (p->gone || (p->keepalive_requests && c->served >= p->keepalive_requests) || p->idle_n >= p->keepalive || lp->clk.now_ms - c->born_ms >= p->life_ms ||
+        (rj.fd_limit && c->s.fd >= rj.fd_limit)) {
         up_close_idle(c);
         return;
     }
@@ -17881,6 +17892,7 @@ static int wrk_open(struct wrk *w)
     int rc = io_loop_open(&w->loop, w->ops, w->memory_limit);
 
     if (rc < 0) return rc;
+    w->loop.fd_max = rj.fd_max;
     if ((rc = wrk_box_open(&w->box, &w->loop)) < 0) return rc;
     up_init(&w->up, &w->loop);
     px_init(w, wrk_on_gone, sh_relieve);
@@ -20432,13 +20444,18 @@ static void cli_raise_files(void)
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Clients are taken up to three quarters of the descriptors: the rest is for their upstreams, pipes, the admin listener, the API server. */
-static int cli_files_for_clients(void)
+/* Clients are taken up to three quarters of the descriptors: the rest is for their upstreams and pipes, but for some that keep the admin
+ * listener, the configuration and the API server within reach. */
+static void cli_share_files(void)
 {
     struct rlimit limit;
+    int n;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > INT_MAX) return INT_MAX;
-    return (int)(limit.rlim_cur - limit.rlim_cur / 4);
+    rj.fd_limit = rj.fd_max = INT_MAX;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > INT_MAX) return;
+    n = (int)limit.rlim_cur;
+    rj.fd_limit = n - n / 4;
+    rj.fd_max = n - (n / 16 < 64 ? n / 16 : 64);
 }
 
 /* A crash: one line that says what, where and which version; then the signal takes its course. */
@@ -20918,7 +20935,7 @@ static int cli_open(struct cli_server *s, const struct cfg *cfg, const struct cf
     int rc;
 
     s->workers = workers;
-    rj.fd_limit = cli_files_for_clients();
+    cli_share_files();
     rj.log_level = cfg->log_level;
     atomic_store_explicit(&rj.epoch, 1, memory_order_relaxed); /* no worker runs yet */
     if (!(ops = cli_pick_engine(cfg, err))) return -1;

@@ -509,6 +509,7 @@ struct io_loop {
     struct net_addr peer;                                /* of the descriptor in IO_ACCEPT when family is not 0 */
     int pipes[IO_PIPES_KEPT][2];                         /* empty pipes, kept for the next pump */
     int pipes_n;
+    int fd_max;                                          /* no connections of its own from this number on; 0: no such limit */
     bool nonblocking;                                    /* ops->nonblocking */
     bool stop;                                           /* the owner's loop ends after this turn */
 };
@@ -2763,6 +2764,7 @@ struct rj {
     struct wrk_offer offer;                              /* control: what this one leaves */
     _Atomic uint32_t handed_left;                        /* listening sockets of the next process that workers still use */
     int fd_limit;                                        /* descriptors from here on are a reserve: no more clients are taken */
+    int fd_max;                                          /* and these are not for workers at all, but for the admin listener, files, the API server */
     int tell_fd;                                         /* control: to the process before, which waits for our word; 0: there is none */
     _Atomic uint64_t epoch;                              /* starts at 1; control increments, workers read */
     struct mtr_names route_names;                        /* control */

@@ -1,6 +1,8 @@
 """Which endpoint gets a request: hashing, active checks, slow start, the retry budget, descriptors that run short."""
 import collections
 import re
+import resource
+import threading
 import time
 
 import pytest
@@ -287,6 +289,63 @@ def test_the_reserve_of_descriptors_stays_one(engine):
         assert last.response().status == 200
         for c in clients:
             c.close()
+        e.stop()
+    except BaseException:
+        e.kill()
+        raise
+
+
+def test_the_last_descriptors_are_for_the_admin_listener(engine):
+    """Clients hold their share and requests what is left: whatever they do, the admin listener answers, and so does a request as soon as others
+    are done, because no connection waits idle on a descriptor of the reserve."""
+    e = harness.Edge(engine, harness.ONE, prefix=["prlimit", "--nofile=128:128"])
+    gate = threading.Event()
+    try:
+        e.U.play([gate, OK])
+        clients = [Client(e.ramjet.port) for _ in range(150)]
+        until(lambda: e.ramjet.metric("ramjet_accept_pauses_total"), 10, "a pause")
+        for c in clients[:60]:
+            c.send(GET)                                  # more than the reserve has descriptors for
+        until(lambda: any(c.readable() for c in clients[:60]), 10, "a request that finds none")
+        for _ in range(5):
+            assert e.ramjet.admin("/healthz").status == 200
+        refused = [c for c in clients[:60] if c.readable()]
+        assert all(c.response().status == 503 for c in refused)
+        gate.set()
+        served = [c for c in clients[:60] if c not in refused]
+        statuses = [c.response().status for c in served]
+        assert statuses.count(200) >= 16, statuses
+        until(lambda: e.ramjet.fds() <= 128 * 3 // 4 + 6, 10, "the reserve to be free")
+        assert [c.get().status for c in clients[:60]] == [200] * 60
+        for c in clients:
+            c.close()
+        e.stop()
+    except BaseException:
+        gate.set()
+        e.kill()
+        raise
+
+
+def test_the_admin_listener_comes_back_when_there_are_descriptors_again(engine):
+    """Who waits there when accept fails is answered later, although nobody else comes, and waiting costs no processor."""
+    e = harness.Edge(engine, harness.ONE)
+    try:
+        e.U.play(OK)
+        pid = e.ramjet.pid
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        until(lambda: e.ramjet.fds() == e.base_fds, 5, "no connection to be left")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        with Client(e.ramjet.admin_port) as c:
+            c.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            with open(f"/proc/{pid}/stat") as f:
+                before = f.read().split()[13:15]
+            time.sleep(0.5)
+            with open(f"/proc/{pid}/stat") as f:
+                after = f.read().split()[13:15]
+            assert not c.readable()
+            assert sum(map(int, after)) - sum(map(int, before)) < 25, "half of a processor"
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+            assert c.response().status == 200
         e.stop()
     except BaseException:
         e.kill()

@@ -101,6 +101,8 @@ struct ps_world {
     struct wrk *w;
     uint32_t seed, mode;
     bool bad_connects, drains, drained, alloc_fails, proxied, limits;
+    bool storm;                                                      /* upstreams fail whatever they are asked, and every failure is to be tried elsewhere */
+    uint64_t start_ms, last_head_ms;                                 /* of the run; of the last request that came to an upstream */
     uint32_t busy, noticed, losses_max;                                         /* answers without a request to log; in mode 4: clients' losses */
     long allocs;                                                     /* that the run made */
     struct ps_client client[PS_CLIENTS];
@@ -220,6 +222,8 @@ static void ps_plan_kind(struct ps_world *x, struct ps_plan *p)
     struct sim *sim = &x->sim;
     const struct ps_kind *k = &ps_kinds[sim_chance(sim, 2) ? 0 : sim_random(sim, RJ_COUNT(ps_kinds))];
 
+    for (size_t i = 0; i < RJ_COUNT(ps_kinds) && x->storm; i++)
+        if (ps_kinds[i].statuses) k = &ps_kinds[i];
     if (k->faulty && x->mode != 2 && x->mode != 3) k = ps_kinds;
     if (k->may == 429) x->limits = true;
     p->kind = k;
@@ -229,9 +233,9 @@ static void ps_plan_kind(struct ps_world *x, struct ps_plan *p)
         if (p->up_framing == PS_LENGTH) p->own = 413;
         else p->may = 413;
     }
-    if (k->statuses && !p->upgrade && sim_chance(sim, 2)) {
+    if (k->statuses && !p->upgrade && (sim_chance(sim, 2) || x->storm)) {
         p->bad_status = bad[sim_random(sim, RJ_COUNT(bad))];
-        p->bad_tries = 1 + sim_random(sim, 4);
+        p->bad_tries = x->storm ? UINT32_MAX : 1 + sim_random(sim, 4);
     }
     if (k->faulty) p->spoiled = true;
     if (sim_chance(sim, 8)) p->think_ms = sim_random(sim, 3000);
@@ -606,6 +610,7 @@ static void ps_server_head(struct ps_server *s)
     s->answered = false;
     r->pattern = p->id + 1;
     p->heads++;
+    x->last_head_ms = x->sim.lp->clk.now_ms;
     if (strcmp(p->method, r->method) != 0) sim_fail(&x->sim, "request %u comes as %s", p->id, r->method);
     if (r->route != (p->kind->upstream_path ? p->kind->upstream_path : p->kind->path)) sim_fail(&x->sim, "request %u comes to /%c", p->id, r->route);
     if (strcmp(p->from, r->from) != 0) sim_fail(&x->sim, "request %u comes from %s, not %s", p->id, r->from, p->from);
@@ -783,6 +788,7 @@ static void ps_start(struct ps_world *x, uint32_t seed)
     x->alloc_fails = x->mode == 3;
     x->drains = x->mode == 2 && sim_chance(sim, 4);
     sim->add_fails = x->mode == 3;
+    x->storm = x->mode == 0 && sim_chance(sim, 6);
     ps_start_clients(x);
     if (x->limits) memset(rj.lm.buckets, 0, LM_ENTRIES * sizeof *rj.lm.buckets);
     w->thread.access.cap = 1 << 20;
@@ -801,6 +807,7 @@ static void ps_start(struct ps_world *x, uint32_t seed)
     w->up.random = seed;
     px_init(w, wrk_on_gone, sh_relieve);
     w->px.id_state[0] = w->px.id_state[1] = seed;
+    x->start_ms = w->loop.clk.now_ms;
 }
 
 static bool ps_is_running(const struct ps_world *x)
@@ -837,6 +844,22 @@ static void ps_read_log(struct ps_world *x)
     }
 }
 
+/* retry-budget: 20 % of the requests (none in one version of the settings), and one a second up to ten. Free of it is what was sent again because
+ * an idle connection had ended meanwhile, once for each request, which only some modes have. */
+static void ps_check_budget(struct ps_world *x)
+{
+    uint32_t again = 0, asked = 0;
+    uint64_t most;
+
+    for (uint32_t i = 0; i < x->plans; i++) {
+        asked += x->plan[i].heads > 0;
+        again += x->plan[i].heads > 1u + (x->mode != 0) ? x->plan[i].heads - 1 - (x->mode != 0) : 0;
+    }
+    if (!asked) return;
+    most = 10 * 100 + asked * 20 + (1 + (x->last_head_ms - x->start_ms + 999) / 1000) * 100;
+    if (again * 100ull > most) sim_fail(&x->sim, "%u of %u requests were sent again, %llu hundredths are allowed", again, asked, (unsigned long long)most);
+}
+
 /* What must be true once every client is gone and idle connections are closed. */
 static void ps_check_end(struct ps_world *x)
 {
@@ -859,6 +882,7 @@ static void ps_check_end(struct ps_world *x)
     for (size_t i = 0; x->limits && i < LM_ENTRIES; i++)
         if (rj.lm.places[i] & ((1u << LM_COUNT_BITS) - 1)) sim_fail(sim, "a place counts requests that have ended");
     if (w->conns) sim_fail(sim, "%u clients are counted", (unsigned)w->conns);
+    ps_check_budget(x);
     clk_drop(&w->loop.clk, &w->delay);
     clk_drop(&w->loop.clk, &w->deadline);
     if (w->loop.clk.queued > 1) sim_fail(sim, "%u timers are left", w->loop.clk.queued);

@@ -19853,6 +19853,7 @@ static void adm_on_sent(struct adm_conn *c)
     c->state = ADM_WAIT_HEAD;
     adm_deadline(c, ADM_IDLE_MS);
     adm_on_bytes(c);
+    if (!c->receiving && c->state <= ADM_WAIT_BODY) adm_conn_close(c); /* no more is asked */
 }
 
 static void adm_on_received(struct adm_conn *c, struct str part)
@@ -19892,7 +19893,6 @@ static void adm_on_event(struct io_sock *s, enum io_event ev, int res, struct me
         adm_on_received(c, str_of(buf->data, (size_t)res));
     } else if (ev == IO_RECV) {                          /* half a close: what was asked for is still answered */
         c->receiving = false;
-        c->keep_alive = false;
         if (res < 0 || (c->state != ADM_WAIT_WORKERS && c->state != ADM_WAIT_SENT)) adm_conn_close(c);
     }
 }

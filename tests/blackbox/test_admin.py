@@ -414,3 +414,14 @@ def test_nothing_is_lost_at_the_end(fresh):
     e.ramjet.signal(15)
     assert e.ramjet.wait() == 0
     assert len(e.ramjet.log()) == 200
+
+
+def test_what_was_asked_before_a_half_close_is_answered(edge):
+    """Three requests and the end in one piece: the listener sees the end while the first answer is on its way."""
+    e = edge(ONE)
+    for _ in range(40):
+        with Client(e.ramjet.admin_port) as c:
+            c.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /admin/upstreams HTTP/1.1\r\nHost: x\r\n\r\nGET /nothing HTTP/1.1\r\nHost: x\r\n\r\nGET /half")
+            c.half_close()
+            assert [c.response().status for _ in range(3)] == [200, 200, 404]
+            c.closed()

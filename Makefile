@@ -94,6 +94,9 @@ image: build/ramjet                ## build the FROM scratch image, and build/ra
 build/ramjet-asan: $(SOURCES) Makefile | build $(BEARSSL) $(INIH)
 	$(CC) $(TEST) $(ASAN) -o $@ ramjet.c $(LIBS)
 
+build/ramjet-memcheck: $(SOURCES) Makefile | build $(BEARSSL) $(INIH)
+	$(CC) $(DEV) -DRJ_VALGRIND -o $@ ramjet.c $(LIBS)
+
 build/ramjet-tsan: $(SOURCES) Makefile | build $(BEARSSL) $(INIH)
 	clang $(TEST) -fsanitize=thread -o $@ ramjet.c $(LIBS)
 
@@ -183,7 +186,7 @@ coverage: build/unit-cov build/ramjet-cov ## lines run by the unit tests, the bl
 fuzz:                              ## [tests/fuzz/run] run every fuzzer for MINUTES=5 each
 	@MINUTES=$(MINUTES) LIBS="$(LIBS)" tests/fuzz/run
 
-memcheck: ramjet                   ## [tests/memcheck/run] both engines under valgrind through requests, a reload, a hand-over and a drain
+memcheck: build/ramjet-memcheck   ## [tests/memcheck/run] both engines under valgrind through requests, a reload, a hand-over and a drain
 	@tests/memcheck/run
 
 sim:                               ## [tests/sim] the simulated engine with SEEDS=1000

@@ -300,7 +300,7 @@ static void sim_do_recv(struct sim_sock *k, bool big)
         return;
     }
     mem_fail_at = 0;
-    b = mem_buf_new(big || sim->all_big ? &sim->lp->big : &sim->lp->small);
+    b = big || sim->all_big ? io_buf_in(sim->lp) : mem_buf_new(&sim->lp->small);
     mem_fail_at = fail_at;
     if (!b) return;
     n = left < b->cap ? left : b->cap;

@@ -802,7 +802,7 @@ static void ps_start(struct ps_world *x, uint32_t seed)
     w->delay.fire = wrk_on_delay;
     w->deadline.fire = wrk_on_deadline;
     proxy_set_thread(&w->thread);
-    io_loop_open(&w->loop, &sim_ops, 0);
+    io_loop_open(&w->loop, &sim_ops, x->mode == 3 && sim_chance(sim, 2) ? (384 << 10) + sim_random(sim, 512 << 10) : 0); /* many of them have to give way */
     up_init(&w->up, &w->loop);
     w->up.random = seed;
     px_init(w, wrk_on_gone, sh_relieve);
@@ -955,7 +955,10 @@ static bool ps_run(struct ps_world *x, uint32_t seed, long fail_at)
     mem_fail_at = x->mode == 4 ? fail_at : 0;
     mem_fail_more = x->mode == 4 && fail_at % 2 ? fail_at / 2 % 5 : 0; /* every other one alone */
     x->losses_max = 1 + (uint32_t)mem_fail_more;
-    while (ps_is_running(x) && !x->sim.failed && turns++ < PS_TURNS) io_turn(&w->loop, 1000);
+    while (ps_is_running(x) && !x->sim.failed && turns++ < PS_TURNS) {
+        io_turn(&w->loop, 1000);
+        sh_check(w);
+    }
     if (!x->sim.failed && ps_is_running(x)) sim_fail(&x->sim, "still running after %d turns", PS_TURNS);
     x->allocs = fail_at - mem_fail_at;
     mem_fail_at = mem_fail_more = 0;

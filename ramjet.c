@@ -2774,12 +2774,17 @@ static void ur_poll(struct io_loop *lp, struct io_sock *s, int what)
 static void ur_close_sock(struct io_loop *lp, struct io_sock *s)
 {
     struct ur_loop *ur = lp->ur;
+    uint16_t receives = s->flags & (IO_S_ARMED | IO_S_WANT_RECV | IO_S_WANT_BIG);
     struct sys_uring_sqe *e;
 
     if (s->flags & IO_S_CLOSING) return;
     s->flags = (uint16_t)((s->flags & IO_S_QUEUED) | IO_S_CLOSING);
     if (!ur->slots[s->slot].pending) {
         io_queue(lp, s);
+        return;
+    }
+    if (ur->slots[s->slot].pending == 1 && receives == (IO_S_ARMED | IO_S_WANT_RECV)) { /* by descriptor the kernel looks at all operations */
+        ur_cancel(ur, s, UR_RECV);
         return;
     }
     e = ur_entry(ur);

@@ -26,6 +26,16 @@ def ratio(rounds, name, other, mib):
     return {"median": statistics.median(ratios), "low": ratios[0], "high": ratios[-1], "rounds": len(ratios)} if ratios else None
 
 
+def cheapest_relay(name, rounds, mib):
+    """The bare relay that a Ramjet is held against: of its engine, for bodies also the one that splices, whichever costs less."""
+    engine = name.removeprefix("ramjet-")
+    medians = {}
+    for relay in (f"relay-{engine}", f"body-{engine}", "body-splice"):
+        if name.startswith("ramjet-") and (values := [v for r in rounds if relay in r and (v := cost(r[relay], mib))]):
+            medians[relay] = statistics.median(values)
+    return min(medians, key=medians.get, default=None)
+
+
 def summarize(scenario, candidates, rounds):
     """Per proxy: the medians of the rounds, and the ratios to nginx, to the bare relay (a goal that no machine changes), and to its own plain form."""
     summary = {}
@@ -41,8 +51,7 @@ def summarize(scenario, candidates, rounds):
             row[key] = statistics.median(w[key] for w in windows)
         if r := ratio(rounds, c.label, c.base, scenario.mib):
             row.update(ratio=r["median"], ratio_low=r["low"], ratio_high=r["high"], rounds=r["rounds"])
-        engine = c.label.removeprefix("ramjet-")
-        for key, other in (("own", c.own), ("relay", next((n for n in (f"relay-{engine}", f"body-{engine}") if n in rounds[0]), None))):
+        for key, other in (("own", c.own), ("relay", cheapest_relay(c.label, rounds, scenario.mib))):
             if other and other != c.label and (r := ratio(rounds, c.label, other, scenario.mib)):
                 row.update({f"{key}_ratio": r["median"], f"{key}_low": r["low"], f"{key}_high": r["high"]})
         summary[c.label] = row

@@ -45,7 +45,7 @@ def costs(r):
     yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
     for name, s in r["summary"].items():
         if s.get("failed"):
-            yield f"| {name} | failed | | | | | | | | {s['errors']} |"
+            yield f"| {name} | too little was done for a figure | | | | | | | | {s['errors']} |"
             continue
         against = spread(s, "own_ratio", "own_low", "own_high") if own else number(s["relay_ratio"]) if "relay_ratio" in s else ""
         yield (f"| {name} | {spread(s)} | {number(s['cost_us'])} | {against} | {number(s['per_second'])} | {number(s['p50_us'])} "

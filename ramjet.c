@@ -17594,19 +17594,17 @@ static void sh_tell(struct wrk *w, uint32_t n)
     px->yielded = 0;
 }
 
-/* Lets the slowest clients go until a quarter of the ceiling is free. Returns whether there is more memory now. spared: the connection
- * that is being served, NULL: none. */
-static bool sh_relieve(struct wrk *w, const struct px_conn *spared)
+/* Lets the slowest clients go until they have given goal bytes. Returns whether there is more memory now. spared: the connection that is being
+ * served, NULL: none. */
+static bool sh_free(struct wrk *w, const struct px_conn *spared, size_t goal)
 {
-    size_t limit = w->loop.small.limit, low = limit - limit / 4, used = sh_used(w), before = w->loop.mapped, found = 0, freed = 0;
-    size_t goal = used > low ? used - low : limit / MEM_RESERVE, by_age[SH_AGES] = {0};
+    size_t before = w->loop.mapped, found = 0, freed = 0, by_age[SH_AGES] = {0};
     struct map_link *all = &w->px.all, *l;
     struct mem_pool *pools[SH_POOLS];
     struct px_req *r;
     unsigned age = SH_AGES;
     uint32_t n = 0;
 
-    if (!limit) return false;
     sh_pools(w, pools);
     for (size_t i = 0; i < SH_POOLS; i++)
         while (pools[i]->empty_n) mem_pool_trim(pools[i]);
@@ -17627,15 +17625,24 @@ static bool sh_relieve(struct wrk *w, const struct px_conn *spared)
     return freed || w->loop.mapped < before;
 }
 
-/* After each turn in which the mapped bytes changed: keeps an eighth of the ceiling free. */
+/* An allocation failed: frees memory until a quarter of the ceiling is free, or as much as may make a difference. */
+static bool sh_relieve(struct wrk *w, const struct px_conn *spared)
+{
+    size_t limit = w->loop.small.limit, low = limit - limit / 4, used = sh_used(w);
+
+    return limit && sh_free(w, spared, used > low ? used - low : limit / MEM_RESERVE);
+}
+
+/* After each turn in which the mapped bytes changed: keeps an eighth of the ceiling free. A turn closes a few clients, not hundreds, so that
+ * those who behave do not wait for it. */
 static void sh_check(struct wrk *w)
 {
-    size_t limit = w->loop.small.limit, high = limit - limit / 8;
+    size_t limit = w->loop.small.limit, high = limit - limit / 8, used;
     bool yielding = w->px.yielding;
 
     w->px.yielding = false;
-    if (RJ_LIKELY(!limit || w->loop.mapped <= high) || yielding || sh_used(w) <= high) return;
-    sh_relieve(w, NULL);
+    if (RJ_LIKELY(!limit || w->loop.mapped <= high) || yielding || (used = sh_used(w)) <= high) return;
+    sh_free(w, NULL, limit / 128 > used - high ? limit / 128 : used - high);
 }
 
 /* ============================================================================

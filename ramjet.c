@@ -1893,6 +1893,9 @@ static void io_probe_peer(struct io_sock *s)
     sys_setsockopt(s->fd, IPPROTO_TCP, TCP_KEEPCNT, IO_PROBES);
 }
 
+/* What is not on the wire yet may be as much as the kernel finds good, see WRK_UNSENT_MAX. */
+static void io_lift_unsent(struct io_sock *s) { sys_setsockopt(s->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0); }
+
 static int io_socket(const struct io_loop *lp, int family, int type)
 {
     return sys_socket(family, type | SOCK_CLOEXEC | (lp->nonblocking ? SOCK_NONBLOCK : 0), 0);
@@ -15375,6 +15378,14 @@ static inline void fl_client_moved(const struct px_req *r, struct px_flow *f)
     if (now > last) f->client_wait_ms += now - last;
 }
 
+/* Bytes of an answer went to the client. One that has taken many reads: only for those that do not, the kernel holds little. */
+static inline void fl_client_took(struct px_req *r, const struct px_flow *f)
+{
+    if (RJ_LIKELY(f->bytes < PX_READER_BYTES + f->q.bytes) || r->c->reads) return;
+    r->c->reads = true;
+    io_lift_unsent(&r->c->s);
+}
+
 /* When a client that moves no further byte of f falls below rate (bytes a second, not 0). What still lies in the kernel's send
  * buffer has not been taken by it. */
 static uint64_t fl_rate_deadline(const struct px_req *r, const struct px_flow *f, uint64_t rate)
@@ -15585,6 +15596,7 @@ static void fl_pump_step(struct px_req *r, struct px_flow *f)
     if (moved) f->out_ms = lp->clk.now_ms;
     f->bytes += moved;
     mtr_add(fl_is_down(r, f) ? MTR_BYTES_OUT : MTR_BYTES_IN, moved);
+    if (fl_is_down(r, f)) fl_client_took(r, f);
     if (!fl_is_down(r, f)) r->in_bytes += moved;
     f->pump.waits_out = st == IO_PUMP_AGAIN || st == IO_PUMP_WAIT_OUT;
     switch (st) {
@@ -17349,7 +17361,10 @@ static void px_on_client(struct io_sock *s, enum io_event ev, int res, struct me
         io_outq_sent(&r->down_flow.q, res);
         fl_client_moved(r, &r->down_flow);
         r->down_flow.out_ms = fl_now_ms(r);
-        if (res > 0) mtr_add(MTR_BYTES_OUT, (uint64_t)res);
+        if (res > 0) {
+            mtr_add(MTR_BYTES_OUT, (uint64_t)res);
+            fl_client_took(r, &r->down_flow);
+        }
         if (res < 0 && r->state == PX_TUNNEL) fl_tunnel_broken(r, &r->down_flow);
         else if (res < 0) px_abort(r, PX_CLIENT_CLOSED);
         break;

@@ -2375,6 +2375,7 @@ struct px_conn {
     uint16_t port;                                       /* of the listener, or the one that the PROXY header names */
     uint8_t state;                                       /* enum px_conn_state */
     bool ended;                                          /* the client has closed its sending side */
+    bool reads;                                          /* it took PX_READER_BYTES of one answer */
     uint8_t next_src;                                    /* enum px_source that the next request starts with */
 };
 
@@ -2523,6 +2524,7 @@ enum {
     PX_INTERIM_MAX = 16,
     PX_SKIP_MAX = 65536,                                 /* a refused request's content up to this is read and dropped */
     PX_TRAILER_MAX = 8192,
+    PX_READER_BYTES = 1 << 20,
     PX_PROXY_LOG_MS = 1000, PX_YIELD_LOG_MS = 1000,
     PX_TUNNEL_MS = 3600000,                              /* proxy-tunnel-timeout when nothing longer is set */
     PX_TUNNEL_GRACE_MS = 60000,                          /* and at most this once one side has ended */
@@ -2532,7 +2534,7 @@ enum {
 
 enum {
     WRK_LISTENERS = 64, WRK_MAX = 256, WRK_PAUSE_MS = 100, WRK_BACKLOG = 4096, WRK_OFFER_MAX = 1024,
-    WRK_UNSENT_MAX = 131072,                             /* bytes that the kernel takes for a client beyond what is on the wire: else megabytes */
+    WRK_UNSENT_MAX = 131072,                             /* bytes beyond the wire that the kernel takes for a client before it has shown that it reads */
 };
 enum wrk_state { WRK_STARTING, WRK_RUNNING, WRK_DRAINING, WRK_ENDED };
 

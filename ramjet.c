@@ -186,15 +186,16 @@ static inline int sys_uring_register(int fd, uint32_t op, const void *arg, uint3
     return (int)SYS_CALL(SYS_URING_REGISTER, fd, op, arg, n);
 }
 
-/* Maps n zeroed bytes; NULL when the kernel refuses. */
+/* Maps n zeroed bytes; NULL when the kernel refuses. By libc's calls, which sanitizers see: to them a range that one thread unmaps and another maps
+ * is new memory. */
 static inline void *sys_map(size_t n)
 {
-    long p = SYS_CALL(SYS_mmap, 0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    return p < 0 && p > -4096 ? NULL : (void *)p;
+    return p == MAP_FAILED ? NULL : p;
 }
 
-static inline void sys_unmap(void *p, size_t n) { (void)SYS_CALL(SYS_munmap, p, n); }
+static inline void sys_unmap(void *p, size_t n) { munmap(p, n); }
 
 /* Wall clock and monotonic time in nanoseconds (the vDSO, so no system call). */
 static uint64_t sys_clock_ns(clockid_t id)

@@ -236,7 +236,7 @@ static void open_proxy(void)
     rj.thread_count = 1;
     io_loop_open(&x.w->loop, &sim_ops, 0);
     up_init(&x.w->up, &x.w->loop);
-    px_init(x.w, on_gone);
+    px_init(x.w, on_gone, sh_relieve);
 }
 
 int main(int argc, char **argv)
